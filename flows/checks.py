@@ -13,16 +13,7 @@ from regrow.infra.ray.joining import environment
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
 from regrow.search.spec import COMMAND, Spec
-from regrow.tasks.attempt import frameworks
-from regrow.tasks.attempt.trainable import (
-    adapt,
-    as_a_script,
-    check_syntax,
-    find,
-    locate,
-    parsed,
-    user_code,
-)
+from regrow.tasks.attempt import frameworks, trainable
 from regrow.tasks.errors import UserCodeError, UserError
 from regrow.tasks.output.traces import in_a_line, user_trace
 from regrow.tasks.program.command import INTERPRETERS
@@ -59,10 +50,10 @@ def precheck(spec: Spec) -> None:
         precheck_command(spec)
     elif (
         spec.trainable != "pickled"
-        and (file := locate(spec.trainable, spec.working_dir)) is not None
+        and (file := trainable.locate(spec.trainable, spec.working_dir)) is not None
     ):
-        with user_code("trainable", spec.trainable):
-            check_syntax(file, spec.trainable)
+        with trainable.user_code("trainable", spec.trainable):
+            trainable.check_syntax(file, spec.trainable)
 
 
 def precheck_command(spec: Spec) -> None:
@@ -70,23 +61,15 @@ def precheck_command(spec: Spec) -> None:
     folder, (program, *arguments) = Path(spec.working_dir or "."), spec.command
     path = {**os.environ, **environment(spec)}.get("PATH")
     own = program in INTERPRETERS or "{" in program
-    if (
-        not own
-        and shutil.which(str(folder / program) if "/" in program else program, path=path) is None
-    ):
-        there = (folder / program).is_file()
-        way = f"chmod +x {shlex.quote(str(folder / program))}"
-        hint = (
-            f"{way}, or put its interpreter before it"
-            if there
-            else "correct the name, or install it"
-        )
-        raise SpecError(
-            "command.0",
-            program,
-            "there is no such program" if not there else "cannot be run as it is",
-            hint,
-        )
+    called = str(folder / program) if "/" in program else program
+    if not own and shutil.which(called, path=path) is None:
+        problem, hint = "there is no such program", "correct the name, or install it"
+        if (folder / program).is_file():
+            problem = "cannot be run as it is"
+            hint = (
+                f"chmod +x {shlex.quote(str(folder / program))}, or put its interpreter before it"
+            )
+        raise SpecError("command.0", program, problem, hint)
     script = arguments[0] if arguments and program.rpartition("/")[2] in _READERS else "-"
     if script.startswith("-") or "{" in script:
         return
@@ -94,8 +77,8 @@ def precheck_command(spec: Spec) -> None:
         hint = "write it relative to the specification's folder"
         raise SpecError("command.1", script, f"there is no file {folder / script}", hint)
     if program in INTERPRETERS:
-        with user_code("command.1", script):
-            parsed(folder / script)
+        with trainable.user_code("command.1", script):
+            trainable.parsed(folder / script)
 
 
 def check_frameworks(spec: Spec, given: Any = None) -> Spec:
@@ -117,8 +100,8 @@ def check_trainable(spec: Spec) -> None:
     Raises SpecError, and UserCodeError for an exception of the user's module.
     """
     if spec.trainable not in ("pickled", COMMAND):
-        code = user_code("trainable", spec.trainable)
-        with code, discard_mlflow_calls(), as_a_script(spec.trainable, spec.working_dir):
-            adapt(find(spec.trainable, spec.working_dir), spec.trainable)
+        code = trainable.user_code("trainable", spec.trainable)
+        with code, discard_mlflow_calls(), trainable.as_a_script(spec.trainable, spec.working_dir):
+            trainable.adapt(trainable.find(spec.trainable, spec.working_dir), spec.trainable)
             if spec.stop.trial.function is not None:
-                find(spec.stop.trial.function, spec.working_dir)
+                trainable.find(spec.stop.trial.function, spec.working_dir)

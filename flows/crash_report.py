@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -125,6 +125,8 @@ def tell(places: Places, name: str, died: float) -> None:
 
     `died`: time of death in seconds since 1970. Later states were set by other processes and stay.
     """
+    from regrow.flows.recording.catch_up import record_missing
+
     marker = _marker(places, name)
     try:
         if not marker.exists() or (ours := locks.take(marker)) is None:
@@ -136,40 +138,32 @@ def tell(places: Places, name: str, died: float) -> None:
             # a driver on another machine may be running
             if opened is None or opened.driver.partition(":")[0] != socket.gethostname():
                 return
-            left = [_tell_mlflow, _tell_prefect]
-            for report in tuple(left):
-                with suppress(Exception):  # there is no output here; the next command retries
-                    report(places, name, opened.flow_run, died)
-                    left.remove(report)
-            if not left and not runs_here(places, name):
+            told = 0
+            with suppress(Exception):  # there is no output here; the next command retries
+                record_missing(places, name, killed=True)
+                told += 1
+            with suppress(Exception):
+                if opened.flow_run is not None:
+                    _tell_prefect(places, name, opened.flow_run, died)
+                told += 1
+            if told == 2 and not runs_here(places, name):
                 marker.unlink(missing_ok=True)
     except OSError:  # the folder is gone, or cannot be read
         return
 
 
-def _tell_mlflow(places: Places, name: str, _flow_run: str | None, _died: float) -> None:
-    from regrow.flows.recording.catch_up import record_missing
-
-    record_missing(places, name, killed=True)
-
-
-def _tell_prefect(places: Places, name: str, flow_run: str | None, died: float) -> None:
-    if flow_run is None:
-        return
-    home = own_home(places)
-    with prefect_server.prefect_server(places.prefect_home) as server:
-        os.environ.update({**home, **server.environment()})
-        _mark_crashed(flow_run, name, died)
-
-
-def _mark_crashed(flow_run_id: str, name: str, died: float) -> None:
+def _tell_prefect(places: Places, name: str, flow_run_id: str, died: float) -> None:
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Crashed
 
     from regrow.infra.prefect.task_runs import crash
 
-    with get_client(sync_client=True) as client:
+    home = own_home(places)
+    with ExitStack() as stack:
+        server = stack.enter_context(prefect_server.prefect_server(places.prefect_home))
+        os.environ.update({**home, **server.environment()})
+        client = stack.enter_context(get_client(sync_client=True))
         try:
             flow_run = client.read_flow_run(UUID(flow_run_id))
         except ObjectNotFound:
@@ -183,7 +177,6 @@ def _mark_crashed(flow_run_id: str, name: str, died: float) -> None:
 
 
 def main() -> None:
-    """Report, and end within MOST_SECONDS."""
     limit = threading.Timer(MOST_SECONDS, os._exit, [1])
     limit.daemon = True
     limit.start()

@@ -11,7 +11,6 @@ from regrow.flows.session import Session
 from regrow.infra.machine import gpus
 from regrow.infra.ray import cluster
 from regrow.search.errors import SpecError
-from regrow.search.spec.parts import Resources
 from regrow.tasks.process.disk import size
 
 ANSWER_SECONDS = 60.0
@@ -31,7 +30,16 @@ def decide(session: Session, ray_cluster: cluster.Cluster) -> None:
         told = f"{there}, each trial gets one"
         session.say(told if gpu else "no GPU here: trials run on CPUs (resources.gpu: auto)")
     elif resources.gpu_memory:
-        many = _fitting(resources, _memories(ray_cluster))
+        memories = _memories(ray_cluster)
+        key, asked = "resources.gpu_memory", size(resources.gpu_memory)
+        if not memories:
+            problem = "needs GPUs whose memory is known, and NVIDIA's driver names none here"
+            raise SpecError(key, asked, problem, "write gpu: a part of a GPU, such as 0.5")
+        least = min(memories)
+        if resources.gpu_memory > least:
+            problem = f"is more than a GPU of the cluster has, {size(least)}"
+            raise SpecError(key, asked, problem, "ask for less, or write gpu: 1")
+        many = least // resources.gpu_memory
         _give(session, 1 / many)
         share = f"{many} trials share each" if many > 1 else "each trial has one to itself"
         session.say(f"{there}: {share} (gpu_memory: {size(resources.gpu_memory)})")
@@ -42,19 +50,6 @@ def decide(session: Session, ray_cluster: cluster.Cluster) -> None:
 def _give(session: Session, gpu: float) -> None:
     needed = session.prepared.spec.resources.model_copy(update={"gpu": gpu})
     session.prepared = session.prepared.needing(needed)
-
-
-def _fitting(resources: Resources, memories: list[int]) -> int:
-    """Return how many trials fit on the smallest GPU. Raises SpecError if none does."""
-    key, asked = "resources.gpu_memory", size(resources.gpu_memory)
-    if not memories:
-        problem = "needs GPUs whose memory is known, and NVIDIA's driver names none here"
-        raise SpecError(key, asked, problem, "write gpu: a part of a GPU, such as 0.5")
-    least = min(memories)
-    if resources.gpu_memory > least:
-        problem = f"is more than a GPU of the cluster has, {size(least)}"
-        raise SpecError(key, asked, problem, "ask for less, or write gpu: 1")
-    return least // resources.gpu_memory
 
 
 def _memories(ray_cluster: cluster.Cluster) -> list[int]:

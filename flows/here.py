@@ -18,7 +18,6 @@ class Here:
     name: str
 
     def place(self) -> Place:
-        """See Host."""
         return Place(self.name)
 
     def end_children(self) -> None:
@@ -27,5 +26,4 @@ class Here:
         """
 
     def listen(self, _: Callable[[str, bool], None]) -> AbstractContextManager[object]:
-        """See Host."""
         return nullcontext()

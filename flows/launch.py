@@ -8,10 +8,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from regrow.flows.checks import check_frameworks, check_search, check_trainable, precheck
@@ -33,10 +33,9 @@ from regrow.infra.ray.joining import check_room, environment, join, slots
 from regrow.infra.state import passwords, served
 from regrow.infra.state.agents import living
 from regrow.infra.state.environment import begin_collecting
-from regrow.infra.state.places import CLUSTER, Places
+from regrow.infra.state.places import CLUSTER
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
-from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process import background
 from regrow.tasks.process.addresses import redacted
@@ -54,7 +53,10 @@ def launch(session: Session) -> None:
         session.announce(f"no trial of {session.name} has failed: there is none to be tried again")
     serve = _checked_serving(session)
     if session.prepared.nothing_left:
-        _tell_nothing_left(session)
+        how = "has failed" if session.prepared.ended == "failed" else "is finished"
+        session.announce(f"{session.name} {how} already")
+        for change in session.prepared.changes:
+            session.announce(f"not taken over, as nothing is left to do: {change}")
         serve()
         _catch_up(session)
         return
@@ -87,58 +89,27 @@ def launch(session: Session) -> None:
             server.close()
 
 
-class Application(Protocol):
-    """The application that serves models, on a station."""
-
-    def checked(self, spec: Spec, places: Places) -> list[str]:
-        """Return lines about `serve`. Raises SpecError and UserCodeError for unusable models."""
-        ...
-
-    def of_experiment(self, places: Places, spec: Spec) -> list[str]:
-        """Register the experiment as it specifies, or remove it; return lines for the user."""
-        ...
-
-
 def _checked_serving(session: Session) -> Callable[[], None]:
     """Check what is to be served. Return what makes a station serve the experiment from then on, or
-    stop serving it. Raises as `Application.checked`.
-    """
-    application, lines = _application(session), list[str]()
-    if application is not None:
-        lines = application.checked(session.prepared.spec, session.places)
-
-    def begin() -> None:
-        if application is not None:
-            lines.extend(application.of_experiment(session.places, session.prepared.spec))
-        for line in lines:
-            session.announce(line)
-
-    return begin
-
-
-def _application(session: Session) -> Application | None:
-    """Return the application that handles the key `serve`; None if the experiment has no such key
-    and was not served before, or if this process does not decide about it.
+    stop serving it. Raises SpecError and UserCodeError for unusable models.
 
     The schedule decides for its runs; for a run on a cluster, the machine that started it.
     """
-    spec = session.prepared.spec
-    if session.spec is None or session.flow_run is not None or CLUSTER in os.environ:
-        return None
-    if spec.serve is None and served.read(session.places, spec.name) is None:
-        return None
+    spec, places = session.prepared.spec, session.places
+    decides = session.spec is not None and session.flow_run is None and CLUSTER not in os.environ
+    if not decides or (spec.serve is None and served.read(places, spec.name) is None):
+        return lambda: None
     registered = next(iter(entry_points(group="regrow.keys", name="serve")), None)
     if registered is None:  # the package was installed before it had this entry point
         raise UserError("no application is registered for the key serve; install regrow again")
-    found: Application = registered.load()
-    return found
+    application = registered.load()  # regrow.apps.serving.station_registration
+    lines = application.checked(spec, places)
 
+    def begin() -> None:
+        for line in (*lines, *application.of_experiment(places, session.prepared.spec)):
+            session.announce(line)
 
-def _tell_nothing_left(session: Session) -> None:
-    how = "has failed" if session.prepared.ended == "failed" else "is finished"
-    session.announce(f"{session.name} {how} already")
-    for change in session.prepared.changes:
-        session.announce(f"not taken over, as nothing is left to do: {change}")
+    return begin
 
 
 def _catch_up(session: Session) -> None:
@@ -222,28 +193,22 @@ def _run(session: Session, server: Any) -> None:
         url = redacted(server.wait(say=session.announce).ui_url)
         server.watch()
         if session.typed is None:
-            _tell_pages(session, server, url)
+            places = session.places
+            if server.server.embedded:
+                url = passwords.make(places.services).shown("prefect", url)
+            opens = places.command("ui", session.name)
+            session.announce(f"Prefect: {url}")
+            session.announce(f"MLflow:  {redacted(places.mlflow_uri)} (open it with `{opens}`)")
         _run_flow(session, server)
         # The server takes as long to end as Ray's processes.
         leaving.callback(background.start(server.close, name="prefect-leave").join)
 
 
-def _tell_pages(session: Session, server: Any, prefect_url: str) -> None:
-    places = session.places
-    if server.server.embedded:
-        prefect_url = passwords.make(places.services).shown("prefect", prefect_url)
-    session.announce(f"Prefect: {prefect_url}")
-    session.announce(
-        f"MLflow:  {redacted(places.mlflow_uri)} (open it with"
-        f" `{places.command('ui', session.name)}`)"
-    )
-
-
 def _run_flow(session: Session, server: Any) -> None:
-    """Run the experiment's flow run, its own or a new one, on the Prefect server."""
     from httpx import HTTPError
     from prefect import get_client
     from prefect.client.schemas.objects import State
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from regrow.flows.flow_run import StaysPaused, TakenOver, reopen
     from regrow.flows.run import run
@@ -261,7 +226,10 @@ def _run_flow(session: Session, server: Any) -> None:
                 form = run.parameters.model_dump_for_openapi()
                 again = by_hand(client, session.name, parameters, form)
         try:
-            with nullcontext() if prefect_server.is_looked_after(server) else _heartless():
+            # Only automations on a server use heartbeats. The thread that sends them sleeps for a
+            # second at a time, and the end of a flow run waits for it.
+            beats = prefect_server.is_looked_after(server)
+            with temporary_settings({} if beats else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
                 ended = run_flow(run, flow_run=again, parameters=parameters, return_type="state")
             if isinstance(ended, State):
                 raise_error(ended)
@@ -288,20 +256,6 @@ def _run_flow(session: Session, server: Any) -> None:
         SESSION.reset(begun)
         for handler in logging.getLogger("prefect.flow_runs").handlers:
             handler.flush()  # an embedded server is gone when this function has returned
-
-
-@contextmanager
-def _heartless() -> Iterator[None]:
-    """Run flows without Prefect's heartbeats: only automations on a server use them, and an
-    embedded server has none.
-
-    The thread that sends heartbeats sleeps for a second at a time, and the end of a flow run waits
-    for it.
-    """
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        yield
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from regrow.tasks.ports.store import Exists, Store
 from regrow.tasks.trial.trial import Trial
 
 if TYPE_CHECKING:
-    from regrow.show.live.output import Events
+    from regrow.show.live.terminal import Events
 
 StationOf = Callable[[Places, Callable[[str], None]], Callable[..., bool] | None]
 """Returns what runs a session on the station of a state root and whether it did; None without."""
@@ -93,7 +93,7 @@ class Experiment:
         """
         from regrow.notebook import NotebookViewer, in_notebook
         from regrow.show.live import Live
-        from regrow.show.live.output import Terminal
+        from regrow.show.live.terminal import Terminal
 
         places = Places.at(self.spec.state).writable()
         store = places.store(self.spec.name)

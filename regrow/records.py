@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.state.places import Places
-from regrow.search.history import Attempt, History, TrialRecord
+from regrow.search.history import History, TrialRecord
 from regrow.search.history.orders import TrialOrder
 from regrow.search.numbers import readable
 from regrow.show.views import summaries
@@ -181,23 +181,22 @@ def trial_result(
         checkpoints={
             s: places.address(name, saved.manifest) for s, saved in trial.checkpoints.items()
         },
-        attempts=tuple(_attempt(a) for a in trial.attempts),
+        attempts=tuple(
+            AttemptResult(
+                number=a.number,
+                outcome=a.outcome or "running",
+                node=a.where,
+                gpus=a.gpus,
+                from_step=a.from_step,
+                to_step=a.to_step,
+                started=a.t_began,
+                ended=a.t_ended,
+                cause=a.cause,
+                reason=a.message,
+                trace=a.trace,
+            )
+            for a in trial.attempts
+        ),
         dropped=trial.excluded,
         _order=order,
-    )
-
-
-def _attempt(attempt: Attempt) -> AttemptResult:
-    return AttemptResult(
-        number=attempt.number,
-        outcome=attempt.outcome or "running",
-        node=attempt.where,
-        gpus=attempt.gpus,
-        from_step=attempt.from_step,
-        to_step=attempt.to_step,
-        started=attempt.t_began,
-        ended=attempt.t_ended,
-        cause=attempt.cause,
-        reason=attempt.message,
-        trace=attempt.trace,
     )

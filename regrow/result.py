@@ -223,8 +223,7 @@ class Result:
         """Write the report, one HTML file, and return its path. Raises UserError if it cannot."""
         from regrow.show.report.report import html
 
-        told = notes.read(self._store)
-        page = html(self._rows, self._places, alive=self._alive, now=time.time(), notes=told)
+        page = html(self._rows, self._places, **self._now())
         try:
             Path(path).write_text(page, encoding="utf-8")
         except OSError as error:
@@ -240,17 +239,8 @@ class Result:
         """
         from regrow.show.report.share import share
 
-        shared = share(
-            self._rows,
-            self._store,
-            self._places,
-            str(where),
-            alive=self._alive,
-            now=time.time(),
-            notes=notes.read(self._store),
-            checkpoint=checkpoint,
-        )
-        return shared.link
+        rows, places, to = self._rows, self._places, str(where)
+        return share(rows, self._store, places, to, checkpoint=checkpoint, **self._now()).link
 
     def to_optuna(self, storage: str | None = None, study_name: str | None = None) -> Study:
         """Export the experiment as an Optuna study called `study_name` (None: the experiment's
@@ -273,6 +263,9 @@ class Result:
 
         write(self._rows, folder)
         return Path(folder)
+
+    def _now(self) -> dict[str, Any]:
+        return {"alive": self._alive, "now": time.time(), "notes": notes.read(self._store)}
 
     def _trial(self, number: int) -> TrialRecord:
         count = len(self._history.trials)

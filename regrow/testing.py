@@ -157,7 +157,7 @@ def _check_proposal(space: Space, proposal: Proposal, what: str) -> None:
 
 def _course(result: Result) -> list[Result]:
     """Return a trial's results: some pause before they end, some fail and are retried."""
-    ended = _ended(result)
+    ended = replace(result, status="failed") if result.number % 7 == 5 else _valued(result)
     if ended.number % 14 == 5:
         again = replace(result, revived=1)
         return [replace(ended, intermediate=[(1, 0.5)]), again, _valued(again)]
@@ -165,10 +165,6 @@ def _course(result: Result) -> list[Result]:
         return [ended]
     first = ended.intermediate[:1]
     return [replace(ended, status="paused", value=first[0][1], intermediate=first), ended]
-
-
-def _ended(result: Result) -> Result:
-    return replace(result, status="failed") if result.number % 7 == 5 else _valued(result)
 
 
 def _valued(result: Result) -> Result:
@@ -229,7 +225,14 @@ def check_scheduler(
     ):
         run = _to_the_end(spec, one, workers, machines)
         check_log(run.events)
-        _check_queries(run)
+        planner = Planner()
+        for place, event in enumerate(run.events):
+            if is_decision(event):
+                first, second = planner.next(event.t), planner.next(event.t)
+                assert first == second == event, (
+                    f"event {place + 1}: asked twice, it is {first}, then {second}"
+                )
+            planner.apply(event)
     check_resumes(spec, objective)
     _check_failures(spec, objective)
 
@@ -324,18 +327,6 @@ def decisions(events: Iterable[AnyEvent]) -> list[tuple[object, ...]]:
             case _:
                 pass
     return found
-
-
-def _check_queries(run: Simulation) -> None:
-    """Check that the planner, asked twice at every decision, gives what the log has."""
-    planner = Planner()
-    for place, event in enumerate(run.events):
-        if is_decision(event):
-            first, second = planner.next(event.t), planner.next(event.t)
-            assert first == second == event, (
-                f"event {place + 1}: asked twice, it is {first}, then {second}"
-            )
-        planner.apply(event)
 
 
 def _check_failures(spec: Spec, objective: Objective) -> None:

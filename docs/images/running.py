@@ -20,7 +20,7 @@ from regrow.infra.log.reading import read_events
 from regrow.infra.state.places import Places
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs
-from regrow.show.live.layout import compose
+from regrow.show.live.sections import compose
 
 WIDTH, HEIGHT = 118, 36
 DULL = "484f58 ff7b72 3fb950 d29922 58a6ff bc8cff 39c5cf b1bac4"

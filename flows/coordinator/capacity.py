@@ -27,11 +27,9 @@ class LastCapacity:
         slots, widest, spot = room.slots, room.widest, room.spot
         if self._fixed:  # a lost node may return for a waiting attempt, so `widest` stays
             slots, widest, spot = history.slots, max(widest, history.widest), 0
-        return (
-            None
-            if (slots, widest, spot) == (history.slots, history.widest, history.spot_slots)
-            else ClusterCapacity(slots=slots, widest=widest, spot=spot)
-        )
+        if (slots, widest, spot) == (history.slots, history.widest, history.spot_slots):
+            return None
+        return ClusterCapacity(slots=slots, widest=widest, spot=spot)
 
     def free(self, history: History) -> dict[str, float]:
         """Return the free slots by the kind of machine that an attempt asks for (empty: any);

@@ -77,6 +77,9 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
         if driver in ledger.drivers and not again:
             ledger.retire()
             return ledger
+        asked, before = opening.trials, history.total or spec.total
+        if asked is None or before < UNLIMITED:  # the total only grows, unless there was no limit
+            asked = max(asked or 0, before)
         created = history.created or Created(
             t=now,
             id=opening.id,
@@ -86,17 +89,19 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             learnt=opening.learnt,
             distinct=not spec.duplicates,
         )
+        first = Spec.recorded(created.spec)
+        renamed = {} if first.name == spec.name else {"name": spec.name}
         opened = Opened(
             t=now,
             by="coordinator" if again else "driver",
             driver=driver,
             slots=opening.slots,
-            trials=_total(opening.trials, history.total or spec.total),
+            trials=asked,
             flow_run=opening.flow_run,
             code=opening.code,
             versions=opening.versions,
             widest=opening.widest,
-            settings=_changed(Spec.recorded(created.spec), spec),
+            settings=renamed | spec.settings_since(first),
             environment={} if again else opening.environment,
             retry_failed=opening.retry_failed and not again,
             agent=opening.agent,
@@ -118,16 +123,3 @@ def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
             ledger.starts = [(n, a.number) for n, a in holders(history) if a.t_began is None]
         return ledger
     raise Superseded(ledger.log.last)
-
-
-def _total(asked: int | None, before: int) -> int:
-    """Return the total number of trials. It only grows, unless there was no limit."""
-    if asked is not None and before >= UNLIMITED:
-        return asked
-    return max(asked or 0, before)
-
-
-def _changed(first: Spec, now: Spec) -> dict[str, Any]:
-    """Return the settings in which this session differs from the created experiment."""
-    renamed = {} if first.name == now.name else {"name": now.name}
-    return renamed | now.settings_since(first)

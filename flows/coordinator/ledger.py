@@ -18,18 +18,9 @@ import msgspec
 from regrow.infra.log.log import Log, Superseded
 from regrow.infra.log.reading import fold
 from regrow.infra.stores import gather_seconds
+from regrow.search import events
 from regrow.search.errors import SearchCodeError, SpecError
-from regrow.search.events import (
-    AnyEvent,
-    Cause,
-    Dropped,
-    Ended,
-    Opened,
-    Outcome,
-    Started,
-    decode,
-    encode,
-)
+from regrow.search.events import AnyEvent, Cause, Outcome
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.planning.planner import Planner
@@ -66,7 +57,6 @@ class Spacing:
         return max(0.0, (min(due, self._due) if urgent else due) - now)
 
     def wrote(self, now: float) -> None:
-        """Record that a write begins."""
         if now < self._last + self._seconds:
             self._due = max(self._due, now - BURST * self._seconds) + self._seconds
         self._last = now
@@ -105,13 +95,12 @@ class Ledger:
 
     @property
     def history(self) -> History:
-        """All events so far, including those not written yet."""
         return self._planner.history
 
     def _read(self, event: AnyEvent) -> None:
         self._planner.apply(event)
         self._t = max(self._t, event.t)
-        if isinstance(event, Opened):
+        if isinstance(event, events.Opened):
             self.drivers.add(event.driver)
 
     def claim(self, *events: AnyEvent) -> None:
@@ -149,7 +138,7 @@ class Ledger:
             return
         now = self.now()
         self.record(
-            Ended(
+            events.Ended(
                 t=now,
                 trial=lease[0],
                 attempt=lease[1],
@@ -174,7 +163,6 @@ class Ledger:
 
     @property
     def held(self) -> bool:
-        """See Planner."""
         return self._planner.held
 
     async def committed(self, *, urgent: bool = True) -> None:
@@ -356,26 +344,23 @@ class Ledger:
             and (decision := self._next(now) or self._answered(now)) is not None
         ):
             decided = True
-            if isinstance(decision, Started):
+            if isinstance(decision, events.Started):
                 self.starts.append((decision.trial, decision.attempt))
-            elif isinstance(decision, Ended) and decision.outcome != "lost":
-                self._withdraw(decision.trial, decision.attempt)
-            elif isinstance(decision, Dropped):
+            elif isinstance(decision, events.Ended) and decision.outcome != "lost":
+                if (decision.trial, decision.attempt) in self.starts:  # not sent to the driver yet
+                    self.starts.remove((decision.trial, decision.attempt))
+                else:
+                    self.withdrawn.append((decision.trial, decision.attempt))
+            elif isinstance(decision, events.Dropped):
                 self.drops.setdefault(decision.trial, []).extend(decision.manifests)
         return decided
-
-    def _withdraw(self, trial: int, attempt: int) -> None:
-        if (trial, attempt) in self.starts:  # not sent to the driver yet
-            self.starts.remove((trial, attempt))
-        else:
-            self.withdrawn.append((trial, attempt))
 
 
 def _as_read(event: AnyEvent) -> tuple[bytes, AnyEvent]:
     """Return the line of an event, and the event as readers decode it. Raises Unrecordable."""
     try:
-        line = encode(event)
-        read = decode(line)
+        line = events.encode(event)
+        read = events.decode(line)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Unrecordable(f"{type(event).__name__.lower()}: {error}") from error
     if len(line) > MOST_BYTES:

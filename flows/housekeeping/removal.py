@@ -1,4 +1,5 @@
-"""Removing an experiment permanently: its state, its runs in MLflow, its flow run in Prefect.
+"""Removing an experiment permanently: its state, its runs in MLflow, its flow run in Prefect; and
+renaming one.
 
 A tombstone is written first and deleted last, so that an interrupted removal is recognized, and a
 second one finishes it. The tombstone lists what belongs to the experiment elsewhere, which the log
@@ -7,6 +8,7 @@ cannot tell once it is deleted.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +20,7 @@ from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import replay, survey
 from regrow.infra.log.segments import PREFIX
 from regrow.infra.machine import locks
-from regrow.infra.mlflow.removal import forget_runs
+from regrow.infra.mlflow.removal import forget_runs, rename_experiment
 from regrow.infra.prefect import home as homes
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.home import read_record
@@ -27,8 +29,10 @@ from regrow.infra.prefect.settings import own_home
 from regrow.infra.state import served
 from regrow.infra.state.driver_lock import await_wound_up, driving, runs
 from regrow.infra.state.places import TOMBSTONE, Places
+from regrow.infra.stores.local import sync_folder
 from regrow.search.events import Closed
 from regrow.search.history import History
+from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports.store import Exists, Missing
 from regrow.tasks.process.variables import within
@@ -142,3 +146,38 @@ def _forget_in_prefect(places: Places, name: str, flow_run: str) -> None:
         with get_client(sync_client=True) as client:
             client.delete_flow_run(UUID(flow_run))
             notifications.forget(client, name)
+
+
+def rename(places: Places, name: str, new: str) -> str | None:
+    """Rename atomically; return what failed in MLflow, None if nothing did.
+
+    Raises UserError for an experiment that runs or is in a bucket, and for a name that is taken;
+    SpecError for an invalid name.
+    """
+    if (root := places.folder) is None:
+        why = "a bucket's objects cannot be renamed, each would have to be copied and deleted"
+        raise UserError(
+            f"{name!r} keeps its name: {why}; `{places.command('cp', name)}` writes a specification"
+            " to begin another"
+        )
+    places.known(name)
+    if name == new:
+        raise UserError(f"{name!r} is its name already; give another one")
+    refuse_running(places, name, "renamed")
+    any_spec = {"trainable": "a.py:f", "metric": "m", "mode": "max", "trials": 1}
+    Spec.parse({**any_spec, "name": new, "space": {"x": {"uniform": [0, 1]}}})
+    with driving(places, name), driving(places, new):
+        if (root / new).exists():
+            raise UserError(
+                f"there is something called {new!r} in {places.root} already; give another name"
+            )
+        os.rename(root / name, root / new)
+        sync_folder(root)
+        with suppress(OSError):
+            (places.services / "unfinished" / name).rename(places.services / "unfinished" / new)
+        served.rename(places, name, new)
+    try:
+        rename_experiment(places, name, new)
+    except RegrowError as error:
+        return f"in MLflow it keeps its name, and is recorded anew with its next session: {error}"
+    return None

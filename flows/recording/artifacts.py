@@ -70,12 +70,10 @@ def markdown(history: History, places: Places, pictures: Mapping[str, bytes] | N
     why = f", because {closing}" if closing else ""
     told = f"**{status}**: {history.of_total(len(history.trials))} trials ({counts}){why}."
     lines = [f"# {_plain(spec.name)}", "", told, ""]
-    lines += [
-        *_best(history, places),
-        *_spent(history),
-        *_limits(history),
-        *_links(history, places),
-    ]
+    lines += [*_best(history, places), *_spent(history)]
+    if used := forecast.standing(history, history.t_last, alive=history.closed is None):
+        lines += [f"Limits: {used}.", ""]
+    lines += _links(history, places)
     for name, heading in PICTURES.items():
         if pictures and name in pictures:
             image = base64.b64encode(pictures[name]).decode()
@@ -106,7 +104,6 @@ def _best(history: History, places: Places) -> list[str]:
 
 
 def _spent(history: History) -> list[str]:
-    """Format the experiment's cost, if prices are known."""
     spent = cost.of(history, history.t_last)
     if spent.money is None:
         return []
@@ -114,13 +111,6 @@ def _spent(history: History) -> list[str]:
     told = f"Cost: {money(spent.money)}{rest}, at {cost.prices(history)} for a slot and hour"
     lost = waste.money(history)
     return [f"{told}; {money(lost)} of it for nothing." if lost else f"{told}.", ""]
-
-
-def _limits(history: History) -> list[str]:
-    """Format what is used of the money and time."""
-    alive = history.closed is None
-    standing = forecast.standing(history, history.t_last, alive=alive)
-    return [f"Limits: {standing}.", ""] if standing else []
 
 
 def _links(history: History, places: Places) -> list[str]:
@@ -220,15 +210,12 @@ def _trials(history: History) -> list[str]:
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
     def line(cells: Sequence[object]) -> str:
-        return f"| {' | '.join(map(_cell, cells))} |"
+        shown = (readable(one) if isinstance(one, float) else str(one) for one in cells)
+        return f"| {' | '.join(map(_plain, shown))} |"
 
     yield line(columns)
     yield "|" + "---|" * len(columns)
     yield from map(line, rows)
-
-
-def _cell(value: object) -> str:
-    return _plain(readable(value) if isinstance(value, float) else str(value))
 
 
 def _plain(text: str) -> str:

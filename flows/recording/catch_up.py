@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from regrow.flows.recording import ending
 from regrow.flows.recording.media import MediaArtifacts
@@ -18,17 +19,10 @@ from regrow.infra.log.log import Log
 from regrow.infra.log.reading import first_event, fold, survey
 from regrow.infra.log.rows import reports
 from regrow.infra.machine.sqlite import file_of
+from regrow.infra.mlflow import updates
 from regrow.infra.mlflow.parent_run import NOTED_TAG
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import Runs
-from regrow.infra.mlflow.updates import (
-    CURSOR_TAG,
-    EXPERIMENT_TAG,
-    RunUpdate,
-    SinkRefused,
-    SinkUnavailable,
-    Target,
-)
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs, runs_here
 from regrow.infra.state.places import Places
@@ -51,12 +45,12 @@ def is_recorded(places: Places, name: str) -> bool | None:
         "select max(cast(c.value as integer)) from tags c join tags e on e.run_uuid = c.run_uuid"
         " where c.key = ? and e.key = ? and e.value = ?"
     )
-    whose = EXPERIMENT_TAG, created.id if isinstance(created, Created) else ""
+    whose = updates.EXPERIMENT_TAG, created.id if isinstance(created, Created) else ""
     try:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
             segments, noted = (
                 database.execute(query, (tag, *whose)).fetchone()[0]
-                for tag in (CURSOR_TAG, NOTED_TAG)
+                for tag in (updates.CURSOR_TAG, NOTED_TAG)
             )
     except sqlite3.Error:
         return None
@@ -92,7 +86,7 @@ def record_missing(
     # may have been renamed
     spec = specification(found.created, found.opened).model_copy(update={"name": name})
     sink = MlflowSink(
-        Target(
+        updates.Target(
             tracking_uri=places.mlflow_uri,
             experiment_name=spec.recorded_as,
             experiment_id=found.created.id,
@@ -121,7 +115,10 @@ def record_missing(
             runs.noted(noted)
             sink.write([runs.parent()], max(number, cursor))
         if killed and not runs_here(places, name):
-            sink.write(_obituaries(runs), max(number, cursor))
+            killed_now: dict[str, Any] = {"status": "KILLED", "end_ms": int(time.time() * 1000)}
+            killed_now |= {"params": {}, "tags": {}, "metrics": ()}
+            left = [one for one in runs.current() if one.status == "RUNNING"]
+            sink.write([replace(one, **killed_now) for one in left], max(number, cursor))
         return written
     finally:
         sink.close()
@@ -135,18 +132,9 @@ def tell_notes(places: Places, name: str) -> str | None:
         return None
     try:
         record_missing(places, name)
-    except (SinkRefused, SinkUnavailable, UserError) as error:
+    except (updates.SinkRefused, updates.SinkUnavailable, UserError) as error:
         return (
             f"MLflow does not have it yet: {error} The next `{places.command('resume', name)}`"
             " tells it."
         )
     return None
-
-
-def _obituaries(runs: Runs) -> list[RunUpdate]:
-    now, nothing = int(time.time() * 1000), dict[str, str]()
-    return [
-        replace(one, status="KILLED", end_ms=now, params=nothing, tags=nothing, metrics=())
-        for one in runs.current()
-        if one.status == "RUNNING"
-    ]

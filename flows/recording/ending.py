@@ -47,7 +47,6 @@ def warming_up() -> Iterator[None]:
 
 
 def picture_file(name: str) -> str:
-    """Return the name of a figure's file in MLflow."""
     return f"figures/{name}.png"
 
 
@@ -63,7 +62,6 @@ class FigureCache:
         self._drawn: dict[tuple[float, str], bytes | None] = {}
 
     def draw(self, history: History, name: str) -> bytes | None:
-        """See `pictures.png`."""
         from regrow.show.report.pictures import png
 
         if history.closed is None:

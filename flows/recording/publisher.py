@@ -60,14 +60,10 @@ class _Teller:
         if batch.more:
             return
         if batch.last or self._over:
-            self._tell_the_rest()
+            while not self._tell(last=True) and not self._done.wait(1.0):
+                pass
         elif time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + (TELL_SECONDS if self._tell() else AWAY_SECONDS)
-
-    def _tell_the_rest(self) -> None:
-        """Retry until the block of `publishing` has ended, also if the server is unreachable."""
-        while not self._tell(last=True) and not self._done.wait(1.0):
-            pass
 
     def _take(self, event: Any) -> None:
         if isinstance(event, Opened) and event.by == "driver":
@@ -100,17 +96,18 @@ class _Teller:
         batch.sort(key=lambda one: one.t)
         if events := [self._event(h).model_dump(mode="json") for h in batch if h.event]:
             self._client.request("POST", "/events", json=events)
-        if lines := [self._log(h) for h in batch if h.line]:
+        if lines := [
+            LogCreate(
+                name="regrow",
+                level=h.level,
+                message=h.line,
+                timestamp=_when(h.t),
+                flow_run_id=self._flow_run_id,
+            )
+            for h in batch
+            if h.line
+        ]:
             self._client.create_logs(lines)
-
-    def _log(self, told: PrefectEvent) -> LogCreate:
-        return LogCreate(
-            name="regrow",
-            level=told.level,
-            message=told.line,
-            timestamp=_when(told.t),
-            flow_run_id=self._flow_run_id,
-        )
 
     def _event(self, told: PrefectEvent) -> Event:
         name = self._events.history.spec.name

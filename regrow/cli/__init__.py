@@ -1,8 +1,8 @@
 """The command line. `main` is the `regrow` command.
 
-Each command is a module of its name (`try_` for `try`, a keyword) and prints; it decides nothing.
-Shared by several commands: `options`, `exit_codes`, `console`, `tables`, `session` (for `run` and
-`resume`); texts and the live view are in `regrow/show/live/`.
+Each command is a function of its name (`try_` for `try`, a keyword) that prints and decides
+nothing; `app` lists them. Shared by several commands: `options`, `exit_codes`, `console` (which
+opens an experiment), `tables`; texts and the live view are in `regrow/show/live/`.
 """
 
 import signal

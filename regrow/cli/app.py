@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import importlib.machinery
 import os
 import platform
 import sys
 import traceback
 from collections.abc import Callable
-from importlib import import_module
+from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from regrow.cli.cluster import cluster
+from regrow.cli.compare import compare
+from regrow.cli.estimate import estimate
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.help import GROUPS, Grouped
-from regrow.cli.hidden_modules import hidden_module
+from regrow.cli.export import export
+from regrow.cli.help import Grouped
+from regrow.cli.join import join
+from regrow.cli.keep import cp, mv, note, rm
+from regrow.cli.logs import logs
+from regrow.cli.ls import ls
 from regrow.cli.options import option
+from regrow.cli.report import report
+from regrow.cli.run import resume, run
+from regrow.cli.schedule import schedule, schedules
+from regrow.cli.serve import serve
+from regrow.cli.show import agents, best, show
+from regrow.cli.simulate import schema, simulate
+from regrow.cli.station import down, status, up
+from regrow.cli.stop import stop
+from regrow.cli.trial import trial
+from regrow.cli.trials import trials
+from regrow.cli.try_ import try_
+from regrow.cli.tune import SETTINGS, tune
+from regrow.cli.ui import ui
+from regrow.cli.verify import verify
+from regrow.cli.watch import watch
 from regrow.infra.log.log import Contradiction, CorruptLog
 from regrow.infra.machine.host_environment import a_home, direct
 from regrow.infra.machine.streams import refusal, to_nowhere
@@ -40,24 +64,22 @@ app = typer.Typer(
     help="Machine-learning experiments that cannot be lost.",
     cls=Grouped,
 )
-_NAMES = [
-    "try_" if name == "try" else name
-    for names in GROUPS.values()
-    for name in names
-    if name != "cluster"  # a group of commands
-]
-"""Each is the one public function of the module with its name, whose `SETTINGS`, if there are any,
-are the command's.
-"""
-_MODULES = {name: import_module(f"regrow.cli.{name}") for name in _NAMES}
-COMMANDS: tuple[Callable[..., None], ...] = tuple(
-    getattr(module, name) for name, module in _MODULES.items()
-)
-for command, module in zip(COMMANDS, _MODULES.values(), strict=True):
-    app.command(command.__name__.rstrip("_"), context_settings=getattr(module, "SETTINGS", None))(
-        command
-    )
-app.add_typer(cluster, name="cluster")
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Run": (run, join, try_, tune, resume, stop, watch),
+    "Look": (ls, show, agents, trials, trial, best, compare, logs, report, ui, verify),
+    "Keep and pass on": (note, cp, mv, rm, export, serve),
+    "Before a run": (schema, simulate, estimate),
+    "Station": (up, down, status, schedule, schedules),
+}
+"""The commands, by the heading that they stand under in `--help`. Each has its function's name."""
+for heading, commands in COMMANDS.items():
+    for command in commands:
+        app.command(
+            command.__name__.rstrip("_"),
+            rich_help_panel=heading,
+            context_settings=SETTINGS if command is tune else None,
+        )(command)
+app.add_typer(cluster, name="cluster", rich_help_panel="Clusters")
 
 
 def _versions(asked: bool) -> None:
@@ -135,3 +157,38 @@ def main() -> None:
     finally:
         # Skips the last garbage collection, which takes 0.4 s with the objects of Ray and Prefect.
         gc.freeze()
+
+
+def hidden_module(error: BaseException) -> str:
+    """Return a message about such a file if it caused the error, else "". Raises nothing."""
+    with suppress(Exception):  # entries of sys.modules may be anything
+        seen = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+        for name, module in sorted(sys.modules.items()):
+            file = module.__dict__.get("__file__")
+            if "." in name or not file or _of_a_library(file):
+                continue
+            lacks = isinstance(error, AttributeError) and error.obj is module
+            lacks |= isinstance(error, ImportError) and (error.name or "").partition(".")[0] == name
+            if (lacks or file in seen) and _is_a_library(name, Path(file)):
+                return (
+                    f"{file} is imported in place of the library {name!r}, which others need; give"
+                    " it another name"
+                )
+    return ""
+
+
+def _is_a_library(name: str, file: Path) -> bool:
+    """Return whether there is a library of this name elsewhere."""
+    folder = (file.parent if file.name == "__init__.py" else file).parent.resolve()
+    found = importlib.machinery.PathFinder.find_spec(
+        name, [entry for entry in sys.path if Path(entry).resolve() != folder]
+    )
+    return found is not None and found.origin is not None and _of_a_library(found.origin)
+
+
+def _of_a_library(file: str) -> bool:
+    places = {Path(sys.prefix), Path(importlib.__file__).parents[1]}
+    return not places.isdisjoint(Path(file).parents) or not {
+        "site-packages",
+        "dist-packages",
+    }.isdisjoint(Path(file).parts)

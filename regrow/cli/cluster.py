@@ -12,19 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from regrow.cli import on_agents
+from regrow.cli import on_agents, options
 from regrow.cli.console import say
 from regrow.cli.help import Grouped
-from regrow.cli.options import (
-    FileArgument,
-    IncludeOption,
-    OtherNameOption,
-    OtherTrialsOption,
-    StateOption,
-    YesOption,
-    option,
-    take_along,
-)
+from regrow.cli.options import option, take_along
 from regrow.infra.state.places import Places
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
@@ -115,12 +106,12 @@ def status(
 @cluster.command()
 def submit(
     file: ClusterFile,
-    experiment: FileArgument,
-    name: OtherNameOption = None,
-    trials: OtherTrialsOption = None,
-    state: StateOption = None,
-    include: IncludeOption = None,
-    yes: YesOption = False,
+    experiment: options.File,
+    name: options.OtherName = None,
+    trials: options.OtherTrials = None,
+    state: options.State = None,
+    include: options.Include = None,
+    yes: options.Yes = False,
 ) -> None:
     """Start the agents of an experiment, without following it."""
     take_along(include)
@@ -147,7 +138,7 @@ def logs(file: ClusterFile) -> None:
 
 
 @cluster.command()
-def down(file: ClusterFile, yes: YesOption = False) -> None:
+def down(file: ClusterFile, yes: options.Yes = False) -> None:
     """End the agents of a cluster with their machines, and check that nothing of it is left."""
     on_agents.down(on_agents.opened(file), yes=yes)
 
@@ -166,8 +157,8 @@ def export(
         Path | None,
         typer.Argument(help="The experiment's YAML file; not with --sky", readable=False),
     ] = None,
-    name: OtherNameOption = None,
-    state: StateOption = None,
+    name: options.OtherName = None,
+    state: options.State = None,
     folder: Annotated[
         Path, typer.Option("--output", "-o", help="The folder to write into")
     ] = Path(),

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regrow.cli import options
 from regrow.cli.console import damage_told_last, plain_console
-from regrow.cli.options import JsonOption, StateOption
 from regrow.cli.tables import GAP
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import read
@@ -30,15 +30,18 @@ from regrow.search.numbers import columned
 from regrow.show.live import text
 from regrow.show.live.terminal import LineTable
 from regrow.show.views.comparison import (
+    ABSENT,
     BestSoFarCurve,
     Course,
+    Row,
     best_configuration,
+    configurations,
     differing,
     leading,
+    outcomes,
 )
 from regrow.show.views.comparison import compare as compared
 from regrow.show.views.names import LONGEST, apart
-from regrow.show.views.outcomes import ABSENT, Row, configurations, outcomes
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import one_line
 
@@ -54,8 +57,8 @@ def compare(
             metavar="NAME...", help="Two or more experiments; NAME@STATE for another root"
         ),
     ],
-    state: StateOption = None,
-    as_json: JsonOption = False,
+    state: options.State = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compare experiments that have one metric: what they reached, with how many steps, how much
     time and money.
@@ -152,7 +155,6 @@ def _print(console: Console, title: str, labels: Sequence[str], rows: Iterable[R
 def _table(
     title: str, width: int, columns: Sequence[tuple[str, int]], rows: Sequence[Row], first: int
 ) -> Table:
-    """Make a table. `columns`: names of experiments and cells; `first`: place of the first."""
     table = LineTable()
     table.add_column(title, no_wrap=True, width=width)
     for label, cells in columns:

@@ -1,18 +1,27 @@
-"""What commands print tables on, how they ask, and how they report damage."""
+"""What commands print tables on, how they ask, and how they open an experiment."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import typer
 from rich.console import Console
 
 from regrow.cli.exit_codes import ExitCode
 from regrow.infra.log.log import CorruptLog
+from regrow.infra.log.reading import replayed
+from regrow.infra.log.rows import Rows
+from regrow.infra.state import driver_lock
+from regrow.infra.state.notes import Notes
+from regrow.infra.state.notes import read as read_notes
+from regrow.infra.state.places import Places
+from regrow.search.history import History
 from regrow.show.live.terminal import PlainConsole, tell
 from regrow.tasks.errors import UserError
+from regrow.tasks.ports.store import Store
 
 
 def plain_console() -> Console:
@@ -44,6 +53,40 @@ def confirm(lines: list[str], *, yes: bool, question: str = "start it?") -> None
     alone = "nobody is there to say yes to this; give --yes"
     if not agreed(question, yes=yes, alone=alone, error=True):
         sys.exit(ExitCode.DONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An experiment, as its log has it."""
+
+    name: str
+    places: Places
+    store: Store
+    rows: Rows
+
+    @property
+    def history(self) -> History:
+        return self.rows.history
+
+    @property
+    def alive(self) -> bool:
+        """Whether a driver runs it now."""
+        return driver_lock.runs(self.places, self.name)
+
+    @property
+    def notes(self) -> Notes:
+        return read_notes(self.store)
+
+
+@contextmanager
+def opened(name: str, state: str | None) -> Iterator[Opened]:
+    """Open the experiment of a state root within the block. Raises UserError if there is none, and
+    as `damage_told_last` does.
+    """
+    places = Places.at(state)
+    store = places.known(name)
+    with damage_told_last() as noted:
+        yield Opened(name, places, store, replayed(store, name, on_damage=noted))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,17 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from regrow.cli import tables
+from regrow.cli import options, tables
 from regrow.cli.console import plain_console
-from regrow.cli.options import FileArgument, JsonOption, OtherTrialsOption, StateOption, option
+from regrow.cli.options import option
+from regrow.cli.simulate import check_simulable
 from regrow.infra.state.places import Places
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
     from regrow.infra.clusters.description import Cluster
-    from regrow.search.planning.estimating import Rates
-    from regrow.search.planning.machines import Trace
     from regrow.search.spec import Spec
     from regrow.show.estimate.estimate import Estimate
     from regrow.show.estimate.sources import Sources
@@ -35,7 +35,7 @@ WIDE = 100
 
 
 def estimate(
-    file: FileArgument,
+    file: options.File,
     on: Annotated[
         Path | None,
         option("The cluster's YAML file: its machines and prices", metavar="CLUSTER"),
@@ -81,9 +81,9 @@ def estimate(
             max=MOST_SIMULATIONS,
         ),
     ] = None,
-    trials: OtherTrialsOption = None,
-    state: StateOption = None,
-    as_json: JsonOption = False,
+    trials: options.OtherTrials = None,
+    state: options.State = None,
+    as_json: options.Json = False,
     page: Annotated[
         Path | None, option("Also write this page with figures, as HTML", metavar="FILE")
     ] = None,
@@ -94,11 +94,14 @@ def estimate(
     from regrow.cli.report import check_page
     from regrow.cli.spec_file import located_in, read
     from regrow.infra.clusters.cluster_file import read_cluster
-    from regrow.search.planning.estimating import Premises
-    from regrow.show.estimate import offers
+    from regrow.search.options import chosen
+    from regrow.search.planning.estimating import Premises, Rates
     from regrow.show.estimate import simulations as simulated
+    from regrow.show.estimate import sources
     from regrow.show.estimate.estimate import as_data
     from regrow.show.estimate.estimate import estimate as estimated
+    from regrow.show.exports import destination
+    from regrow.show.exports.recorded import read_trace
 
     if not 0 < scale < math.inf:
         raise UserError(f"--scale: {scale} is no number above 0")
@@ -111,11 +114,13 @@ def estimate(
     if page is not None:
         check_page(page, "--page")
     with located_in(file):
-        _checked(spec)
+        ask = spec.search if chosen(spec.search) == "define_by_run" else None
+        hint = "leave it out for the estimate"
+        check_simulable(spec, hint, step_metric=spec.step_metric, search=ask)
         places = Places.at(state or spec.state)
-        sources = _sources(spec, file, places, table, origins, pilot, scale=scale)
-        spec = _as_planned(spec, sources)
-        offered = offers.offered(spec, cluster, each=per_machine)
+        origin = _sources(spec, file, places, table, origins, pilot, scale=scale)
+        spec = _as_planned(spec, origin)
+        offered = sources.offered(spec, cluster, each=per_machine)
         priced = all(one.price is not None for one in offered.kinds.values())
         if amounts and spec.price_per_hour is None and not priced:
             raise UserError(
@@ -130,15 +135,19 @@ def estimate(
             )
         premises = Premises(
             spec=spec,
-            curves=sources.curves,
+            curves=origin.curves,
             offered=offered,
-            timing=sources.timing,
-            spot=_spot(trace),
+            timing=origin.timing,
+            spot=[read_trace(path) for path in trace] if trace else Rates(),
         )
         with simulated.running(premises, simulations) as running:
-            found = estimated(running, sources, machines=counts, budgets=amounts)
+            found = estimated(running, origin, machines=counts, budgets=amounts)
     if page is not None:
-        _write(found, page)
+        from regrow.show.estimate.page import html
+
+        written = html(found).encode()
+        destination.put(page, [written])
+        tell(f"{page} ({len(written) / 1e6:.1f} MB)", error=True)
     if as_json:
         print(json.dumps(as_data(found)))
         return
@@ -146,7 +155,7 @@ def estimate(
 
 
 def _machines(given: str | None, cluster: Cluster | None) -> list[int]:
-    from regrow.show.estimate.offers import most
+    from regrow.show.estimate.sources import most
 
     there = most(cluster)
     if given is None:
@@ -173,24 +182,6 @@ def _numbers(name: str, given: str | None, most: int) -> list[float]:
     return found
 
 
-def _checked(spec: Spec) -> None:
-    """Raise SpecError for what cannot be simulated."""
-    from regrow.flows.checks import check_search
-    from regrow.search.errors import SpecError
-    from regrow.search.options import chosen
-
-    check_search(spec)
-    others = [start.experiment for start in spec.warm_start]
-    for key, value in (
-        ("stop.trial.function", spec.stop.trial.function),
-        ("warm_start", others),
-        ("step_metric", spec.step_metric),
-        ("search", spec.search if chosen(spec.search) == "define_by_run" else None),
-    ):
-        if value:
-            raise SpecError(key, value, "cannot be simulated", "leave it out for the estimate")
-
-
 def _sources(
     spec: Spec,
     file: Path,
@@ -213,7 +204,6 @@ def _sources(
 
 
 def _run_pilot(spec: Spec, file: Path, name: str, trials: int, places: Places) -> None:
-    """Run the first trials to their ends, as an experiment of its own. Raises UserError."""
     tell(f"the pilot: {trials} trials of {spec.name} as {name}", error=True, flush=True)
     words = ["run", str(file), "--name", name, "--trials", str(trials), "--state", places.root]
     words += ["--set", "schedule=fifo"]
@@ -232,8 +222,6 @@ def _as_planned(spec: Spec, sources: Sources) -> Spec:
     """Return the specification to simulate: with an end for each trial, and a deadline that counts
     from now on.
     """
-    import time
-
     from regrow.search.spec.moments import epoch
 
     plain, now = spec.to_json(), time.time()
@@ -249,13 +237,6 @@ def _as_planned(spec: Spec, sources: Sources) -> Spec:
                 raise UserError(f"{key}.deadline: {moment} is over")
             plain[key] = {**plain[key], "deadline": left}
     return type(spec).parse(plain)
-
-
-def _spot(traces: Sequence[Path] | None) -> Sequence[Trace] | Rates:
-    from regrow.search.planning.estimating import Rates
-    from regrow.show.exports.recorded import read_trace
-
-    return [read_trace(path) for path in traces] if traces else Rates()
 
 
 def _print(found: Estimate) -> None:
@@ -277,12 +258,3 @@ def _print(found: Estimate) -> None:
         tell(f"{title}: {sentence}")
     for line in words.assumptions(found):
         tell(f"assumed: {line}")
-
-
-def _write(found: Estimate, file: Path) -> None:
-    from regrow.show.estimate.page import html
-    from regrow.show.exports import destination
-
-    page = html(found).encode()
-    destination.put(file, [page])
-    tell(f"{file} ({len(page) / 1e6:.1f} MB)", error=True)

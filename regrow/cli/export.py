@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from regrow.cli.console import damage_told_last
-from regrow.cli.options import NameArgument, StateOption, option
-from regrow.infra.log.reading import replayed
-from regrow.infra.state.places import Places
+from regrow.cli import options
+from regrow.cli.console import opened
+from regrow.cli.options import option
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 
 
 def export(
-    name: NameArgument,
+    name: options.Name,
     optuna: Annotated[
         str | None,
         option(
@@ -42,7 +41,7 @@ def export(
     trial: Annotated[
         int | None, option("With --image: the trial [default: the best]", min=0)
     ] = None,
-    state: StateOption = None,
+    state: options.State = None,
 ) -> None:
     """Write an experiment, in its current state, in a form that another tool opens."""
     if optuna is None and tensorboard is None and image is None:
@@ -58,15 +57,13 @@ def export(
         )
     if study_name is not None and optuna is None:
         raise UserError("--study-name goes with --optuna")
-    places = Places.at(state)
-    with damage_told_last() as noted:
-        rows = replayed(places.known(name), name, on_damage=noted)
-        history = rows.history
+    with opened(name, state) as found:
+        history = found.history
         if optuna is not None:
             from regrow.show.exports.optuna_database import shown_url
             from regrow.show.exports.optuna_study import study
 
-            made = study(history, storage=optuna, name=study_name, places=places)
+            made = study(history, storage=optuna, name=study_name, places=found.places)
             where = shown_url(optuna)
             tell(
                 f"{where}: study {made.study_name!r}, {len(history.trials)} trials; open it:"
@@ -77,12 +74,12 @@ def export(
         if tensorboard is not None:
             from regrow.show.exports.tensorboard import write
 
-            count = write(rows, tensorboard)
+            count = write(found.rows, tensorboard)
             tell(f"{tensorboard}: {count} trials; open it: tensorboard --logdir {tensorboard}")
         if image is not None and model is not None:
             from regrow.apps.serving.image import write as write_image
 
-            chosen = write_image(places, name, model=model, trial=trial, folder=Path(image))
+            chosen = write_image(found.places, name, model=model, trial=trial, folder=Path(image))
             tell(f"{image}: {chosen.text}")
             tell(f"  docker build -t {name.lower()} {image}")
             tell(f"  without docker: python -m regrow.apps.serving.image_server {image}")

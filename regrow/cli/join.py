@@ -10,22 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regrow.cli import options
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.options import (
-    BudgetOption,
-    DeadlineOption,
-    DollarsOption,
-    GpusOption,
-    OtherNameOption,
-    OtherTrialsOption,
-    QuietOption,
-    RetryFailedOption,
-    SetOption,
-    StateOption,
-    option,
-    take_gpus,
-    with_limits,
-)
+from regrow.cli.options import option, take_gpus, with_limits
 from regrow.infra.state.places import Places
 from regrow.search.durations import seconds
 from regrow.show.live.terminal import tell
@@ -54,16 +41,16 @@ def join(
             metavar="FILE|NAME",
         ),
     ],
-    name: OtherNameOption = None,
-    trials: OtherTrialsOption = None,
-    changes: SetOption = None,
-    budget: BudgetOption = None,
-    dollars: DollarsOption = None,
-    deadline: DeadlineOption = None,
-    state: StateOption = None,
-    quiet: QuietOption = False,
+    name: options.OtherName = None,
+    trials: options.OtherTrials = None,
+    changes: options.Set = None,
+    budget: options.Budget = None,
+    dollars: options.Dollars = None,
+    deadline: options.Deadline = None,
+    state: options.State = None,
+    quiet: options.Quiet = False,
     cpus: Annotated[int | None, option("CPUs for trials here [default: all]", min=1)] = None,
-    gpus: GpusOption = None,
+    gpus: options.Gpus = None,
     labels: Annotated[
         str | None, option("Labels of this machine: KEY=VALUE,KEY=VALUE", metavar="LABELS")
     ] = None,
@@ -83,7 +70,7 @@ def join(
         str | None,
         option("Use these ports alone: 20000-20100 [default: any]", metavar="FIRST-LAST"),
     ] = None,
-    retry_failed: RetryFailedOption = False,
+    retry_failed: options.RetryFailed = False,
     stopped: Annotated[bool, option("Continue it if its user has stopped it", "--resume")] = False,
 ) -> None:
     """Take part in an experiment with this machine. The first one to join leads; when the leader is
@@ -174,7 +161,6 @@ def _experiment(
 
 
 def _labels(text: str | None) -> dict[str, str]:
-    """Return labels as a user wrote them. Raises UserError."""
     found: dict[str, str] = {}
     for part in filter(None, (text or "").split(",")):
         key, mark, value = part.partition("=")

@@ -10,7 +10,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from regrow.cli.options import JsonOption, StateOption, option
+from regrow.cli import options
+from regrow.cli.options import option
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.show.live.terminal import tell
@@ -40,8 +41,8 @@ def logs(
         bool,
         option("What the station's parts printed instead; NAME: only of that part", "--station"),
     ] = False,
-    state: StateOption = None,
-    as_json: JsonOption = False,
+    state: options.State = None,
+    as_json: options.Json = False,
 ) -> None:
     """Print what a trial printed and logged, attempt by attempt."""
     places = Places.at(state)

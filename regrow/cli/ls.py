@@ -14,9 +14,9 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from regrow.cli import tables
+from regrow.cli import options, tables
 from regrow.cli.console import plain_console
-from regrow.cli.options import JsonOption, StateOption, option
+from regrow.cli.options import option
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import replay
 from regrow.infra.state import notes
@@ -62,7 +62,7 @@ class Listed:
 
 
 def ls(
-    state: StateOption = None,
+    state: options.State = None,
     sort: Annotated[
         SortKey, typer.Option("--sort", help="By what; the newest, largest and most first")
     ] = SortKey.NAME,
@@ -74,7 +74,7 @@ def ls(
             "--size",
         ),
     ] = False,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """List the experiments of the state root: status, best value, time of the last event, size,
     tags, last note.
@@ -177,7 +177,6 @@ def _table(found: Sequence[Listed], now: float, width: int) -> Table:
     shown = [column for column in _COLUMNS if any(row.get(column) for row in rows)]
 
     def room() -> int:
-        """Return the cells that the other columns leave for the names."""
         taken = [max(len(c), *(cell_len(row.get(c, "")) for row in rows)) for c in shown[1:]]
         least = [
             min(w, LONGEST) if c in _FOLDED else w for c, w in zip(shown[1:], taken, strict=True)

@@ -17,9 +17,9 @@ def option(told: str, *names: str, **given: Any) -> Any:
     return typer.Option(*names, help=told, show_default=False, **given)
 
 
-NameArgument = Annotated[str, typer.Argument(help="The experiment's name")]
-FileArgument = Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)]
-StateOption = Annotated[
+Name = Annotated[str, typer.Argument(help="The experiment's name")]
+File = Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)]
+State = Annotated[
     str | None,
     option(
         "Root of the durable state: a folder or s3://BUCKET/PREFIX [default: $REGROW_STATE or"
@@ -27,27 +27,23 @@ StateOption = Annotated[
         "--state",
     ),
 ]
-JsonOption = Annotated[bool, option("For machines: JSON on standard output", "--json")]
-EventsOption = Annotated[
+Json = Annotated[bool, option("For machines: JSON on standard output", "--json")]
+Events = Annotated[
     bool,
     option("For machines: the log's events on standard output, one a line, nothing else", "--json"),
 ]
-QuietOption = Annotated[
-    bool, option("Print nothing but errors and the last lines", "--quiet", "-q")
-]
-YesOption = Annotated[bool, option("Do not ask", "--yes", "-y")]
-OtherNameOption = Annotated[str | None, option("Another name than the file's")]
-OtherTrialsOption = Annotated[
-    int | None, option("Another total number of trials than the file's", min=1)
-]
-RetryFailedOption = Annotated[
+Quiet = Annotated[bool, option("Print nothing but errors and the last lines", "--quiet", "-q")]
+Yes = Annotated[bool, option("Do not ask", "--yes", "-y")]
+OtherName = Annotated[str | None, option("Another name than the file's")]
+OtherTrials = Annotated[int | None, option("Another total number of trials than the file's", min=1)]
+RetryFailed = Annotated[
     bool,
     option(
         "If it is there already: try failed trials again, from their last checkpoints",
         "--retry-failed",
     ),
 ]
-SetOption = Annotated[
+Set = Annotated[
     list[str] | None,
     option(
         "Another value than the specification's, which is YAML: trials=40,"
@@ -56,7 +52,7 @@ SetOption = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
-BudgetOption = Annotated[
+Budget = Annotated[
     str | None,
     option(
         "How much training all trials together may do: 40 (as many steps as 40 full trainings),"
@@ -65,11 +61,11 @@ BudgetOption = Annotated[
         metavar="BUDGET",
     ),
 ]
-DollarsOption = Annotated[
+Dollars = Annotated[
     float | None,
     option("What the experiment may cost in all, in the currency of its prices", "--dollars"),
 ]
-DeadlineOption = Annotated[
+Deadline = Annotated[
     str | None,
     option(
         'When all has to be saved and reported: 2026-12-04T08:00, "2026-12-04T08:00 Europe/Berlin",'
@@ -78,7 +74,7 @@ DeadlineOption = Annotated[
         metavar="TIME",
     ),
 ]
-PortOption = Annotated[
+Port = Annotated[
     int | None,
     option(
         "Port of the embedded Prefect server [default: any free one]",
@@ -87,14 +83,14 @@ PortOption = Annotated[
         max=65535,
     ),
 ]
-HostOption = Annotated[
+Host = Annotated[
     str | None,
     option(
         "Listen there as well: a name or address of this machine, or 0.0.0.0 [default: loopback"
         " only]"
     ),
 ]
-IncludeOption = Annotated[
+Include = Annotated[
     list[str] | None,
     option(
         "Send these files to the cluster although they may hold keys or passwords: certs/ca.pem,"
@@ -103,7 +99,7 @@ IncludeOption = Annotated[
         metavar="PATTERN",
     ),
 ]
-ServerFolderOption = Annotated[
+ServerFolder = Annotated[
     Path | None,
     option(
         "Folder of the server's data [default: s3 in $REGROW_HOME or ~/.local/share/regrow]",
@@ -112,7 +108,7 @@ ServerFolderOption = Annotated[
 ]
 
 
-GpusOption = Annotated[
+Gpus = Annotated[
     str | None,
     option(
         "GPUs of this machine to use, by index or UUID: 0,2 [default: those that nobody else uses]",
@@ -149,7 +145,6 @@ def with_limits(
     changes: list[str] | None, budget: str | None, dollars: float | None, deadline: str | None
 ) -> list[str]:
     """Return the values of `--set` with those of --budget, --dollars and --deadline."""
-    found = list(changes or ())
-    found += [] if budget is None else [f"budget={budget}"]
-    found += [] if dollars is None else [f"stop.dollars={dollars!r}"]
-    return found + ([] if deadline is None else [f"stop.deadline={json.dumps(deadline)}"])
+    moment = None if deadline is None else json.dumps(deadline)
+    limits = {"budget": budget, "stop.dollars": dollars, "stop.deadline": moment}
+    return [*(changes or ()), *(f"{key}={one}" for key, one in limits.items() if one is not None)]

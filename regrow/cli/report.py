@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from regrow.cli.console import damage_told_last
-from regrow.cli.options import NameArgument, StateOption, option
-from regrow.infra.log.reading import replayed
+from regrow.cli import options
+from regrow.cli.console import opened
+from regrow.cli.options import option
 from regrow.infra.log.rows import Rows
-from regrow.infra.state import notes
-from regrow.infra.state.driver_lock import runs
-from regrow.infra.state.places import Places
 from regrow.show.exports import destination
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
@@ -22,8 +19,8 @@ OURS = b'<meta name="generator" content="regrow'
 
 
 def report(
-    name: NameArgument,
-    state: StateOption = None,
+    name: options.Name,
+    state: options.State = None,
     output: Annotated[
         Path | None, option("The file to write [default: NAME.html]", "--output", "-o")
     ] = None,
@@ -56,55 +53,32 @@ def report(
     stream = png is None and share is None and destination.is_stream(file)
     if stream and browser:
         raise UserError(f"--open: {file} is no file that a browser could open")
-    places = Places.at(state)
-    store = places.known(name)
-    with damage_told_last() as noted:
-        rows = replayed(store, name, on_damage=noted)
+    with opened(name, state) as found:
+        rows, places = found.rows, found.places
         if png is not None:
             _pictures(rows, png)
             return
+        state_now: dict[str, Any] = {"alive": found.alive, "now": time.time(), "notes": found.notes}
         if share is not None:
-            _share(rows, places, name, share, checkpoint=checkpoint, browser=browser)
-            return
-        from regrow.show.report.report import html
+            from regrow.show.report.share import share as share_it
 
-        if not stream:
-            check_page(file, "--output")
-        page = html(
-            rows, places, alive=runs(places, name), now=time.time(), notes=notes.read(store)
-        ).encode()
-        destination.put(file, [page])
-        destination.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
+            shared = share_it(rows, found.store, places, share, checkpoint=checkpoint, **state_now)
+            tell(f"{shared.url}: {', '.join(shared.files)}")
+            tell(f"open it: {shared.link}")
+            link = shared.link
+        else:
+            from regrow.show.report.report import html
+
+            if not stream:
+                check_page(file, "--output")
+            page = html(rows, places, **state_now).encode()
+            destination.put(file, [page])
+            destination.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
+            link = file.resolve().as_uri()
         if browser:
-            _open(file.resolve().as_uri())
+            import webbrowser
 
-
-def _share(
-    rows: Rows, places: Places, name: str, where: str, *, checkpoint: bool, browser: bool
-) -> None:
-    from regrow.show.report.share import share
-
-    store = places.known(name)
-    shared = share(
-        rows,
-        store,
-        places,
-        where,
-        alive=runs(places, name),
-        now=time.time(),
-        notes=notes.read(store),
-        checkpoint=checkpoint,
-    )
-    tell(f"{shared.url}: {', '.join(shared.files)}")
-    tell(f"open it: {shared.link}")
-    if browser:
-        _open(shared.link)
-
-
-def _open(address: str) -> None:
-    import webbrowser
-
-    webbrowser.open(address)
+            webbrowser.open(link)
 
 
 def _pictures(rows: Rows, folder: Path) -> None:

@@ -1,27 +1,40 @@
-"""`schedule`: starts an experiment by the clock, or on events."""
+"""`schedule` and `schedules`: start an experiment by the clock or on events; list what is due."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from regrow.cli.options import FileArgument, OtherNameOption, StateOption, option
+from rich.text import Text
+
+from regrow.cli import options
+from regrow.cli.console import plain_console
+from regrow.cli.options import option
+from regrow.cli.tables import plain_table
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import RegrowError, UserError
 
 if TYPE_CHECKING:
-    from regrow.infra.prefect.deployments import Scheduled
+    from datetime import datetime
+
+    from rich.table import Table
+
+    from regrow.infra.prefect.deployments import Ran, Scheduled
     from regrow.search.spec import Spec, When
 
 _TIMES = ("cron", "every", "rrule")
 _OPTIONS = {"files": "on-files", "event": "on-event", "cluster": "on"}
 """Keys of `when` whose option has another name."""
+_SHOWN_RUNS = 3
+"""Maximum runs of a schedule in the table."""
 
 
 def schedule(
-    file: FileArgument,
+    file: options.File,
     cron: Annotated[
         str | None, option('At these times: "0 2 * * *" is every night at two', metavar="LINE")
     ] = None,
@@ -69,8 +82,8 @@ def schedule(
     keep: Annotated[
         int | None, option("How many of the schedule's experiments are kept [default: all]", min=1)
     ] = None,
-    name: OtherNameOption = None,
-    state: StateOption = None,
+    name: options.OtherName = None,
+    state: options.State = None,
 ) -> None:
     """Schedule the experiment that FILE describes: by the clock or on events. Options take
     precedence over its `when`.
@@ -147,10 +160,23 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         from regrow.flows.run import run
 
         if when.after is not None:
-            _check_circle(spec.name, when.after, deployments.listed(client, places.root))
+            known = deployments.listed(client, places.root)
+            starts = {
+                one.name: (one.parameters.get("when") or {}).get("after") for one in known
+            } | {spec.name: when.after}
+            way = [spec.name]
+            while (before := starts.get(way[-1])) is not None and before not in way[1:]:
+                way.append(before)
+                if before == spec.name:
+                    problem = f"starts itself: {' after '.join(way)}"
+                    hint = "name an experiment that does not wait for this one"
+                    raise SpecError("when.after", when.after, problem, hint)
         secret = hooks.make(places.writable(), spec.name) if when.hook else None
         form = run.parameters.model_dump_for_openapi()
-        words = _described(when, spec, file)
+        words = (
+            f"`regrow schedule` made it of `{file.resolve()}`. Each run: {_runs(when, spec)}.\n\n"
+            "Run, Custom run starts it now; `trials` there is for that run alone."
+        )
         there = deployments.make(
             client, spec.name, clock=times, parameters=parameters, form=form, description=words
         )
@@ -226,30 +252,6 @@ def _check_files(pattern: str | None) -> str:
     return f"nothing is at {pattern} yet; what comes there starts it" if there is None else ""
 
 
-def _check_circle(name: str, after: str, known: list[Scheduled]) -> None:
-    """Raise SpecError if a schedule would trigger itself, directly or through others."""
-    starts = {one.name: (one.parameters.get("when") or {}).get("after") for one in known} | {
-        name: after
-    }
-    way = [name]
-    while (before := starts.get(way[-1])) is not None and before not in way[1:]:
-        way.append(before)
-        if before == name:
-            problem, hint = (
-                f"starts itself: {' after '.join(way)}",
-                "name an experiment that does not wait for this one",
-            )
-            raise SpecError("when.after", after, problem, hint)
-
-
-def _described(when: When, spec: Spec, file: Path) -> str:
-    """Return the description for Prefect's page, in Markdown."""
-    return (
-        f"`regrow schedule` made it of `{file.resolve()}`. Each run: {_runs(when, spec)}.\n\n"
-        "Run, Custom run starts it now; `trials` there is for that run alone."
-    )
-
-
 def _runs(when: When, spec: Spec) -> str:
     if when.each == "continue":
         from regrow.show.live.text import ends
@@ -268,11 +270,9 @@ def _who_runs(places: Places) -> str:
             "your Prefect server has it; a worker of the pool regrow runs it: prefect worker start"
             " --pool regrow"
         )
-    return (
-        ""
-        if home.stays(places.prefect_home)
-        else f"no station is up: nothing runs until `{places.command('up', '')}`"
-    )
+    if home.stays(places.prefect_home):
+        return ""
+    return f"no station is up: nothing runs until `{places.command('up', '')}`"
 
 
 def _span(text: str | None) -> float | str | None:
@@ -288,3 +288,112 @@ def _absolute(pattern: Any, folder: Path) -> Any:
     if not isinstance(pattern, str) or "://" in pattern:
         return pattern
     return str(folder / Path(pattern).expanduser())
+
+
+def schedules(
+    pause: Annotated[str | None, option("Start no run of it", metavar="NAME")] = None,
+    resume: Annotated[str | None, option("Continue with it", metavar="NAME")] = None,
+    delete: Annotated[str | None, option("Remove it; its experiments stay", metavar="NAME")] = None,
+    state: options.State = None,
+    as_json: options.Json = False,
+) -> None:
+    """List the schedules of the state root: when they run, the next run, how the last
+    runs ended.
+    """
+    from regrow.infra.prefect import deployments
+    from regrow.infra.state import hooks, served
+
+    if len([name for name in (pause, resume, delete) if name is not None]) > 1:
+        raise UserError("--pause, --resume and --delete are one at a time; keep one of them")
+    places = Places.at(state)
+    with deployments.connected(places) as client:
+        if pause is not None:
+            deployments.pause(client, pause)
+            tell(f"{pause} is paused; {places.command('schedules', '', f'--resume {pause}')}")
+        elif resume is not None:
+            deployments.resume(client, resume)
+            tell(f"{resume} runs again")
+        elif delete is not None:
+            from regrow.infra.prefect import notifications
+
+            deployments.delete(client, delete)
+            notifications.forget(client, delete)
+            served.forget(places, delete, schedule=True)
+            hooks.forget(places, delete)
+            tell(f"{delete} is deleted; its experiments stay")
+        else:
+            _list(deployments.listed(client, places.root), places, as_json=as_json)
+
+
+def _list(found: list[Scheduled], places: Places, *, as_json: bool) -> None:
+    from regrow.apps.station.triggers import aside
+
+    if as_json:
+        late, troubles = aside.found(places), aside.troubles(places)
+        for one in found:
+            events = {"set_aside": [asdict(event) for event in late if event.schedule == one.name]}
+            print(
+                json.dumps(
+                    {
+                        **_plain(one),
+                        **events,
+                        "troubles": [asdict(it) for it in troubles if it.schedule == one.name],
+                    }
+                )
+            )
+    elif found:
+        plain_console().print(_table(found))
+        for line in aside.lines(places, [one.name for one in found]):
+            tell(line)
+    else:
+        tell(f"no schedules in {places.root}; make one with `regrow schedule FILE`")
+
+
+def _plain(one: Scheduled) -> dict[str, Any]:
+    parameters = one.parameters
+    return {
+        "name": one.name,
+        "id": str(one.id),
+        "words": one.words,
+        "paused": one.paused,
+        "spec": parameters.get("spec"),
+        "state": parameters.get("state"),
+        "when": parameters.get("when"),
+        "next": [at.isoformat() for at in one.coming],
+        "runs": [
+            {
+                "id": str(ran.id),
+                "experiment": ran.experiment or None,
+                "state": ran.state,
+                "message": ran.message or None,
+                "due": _iso(ran.due),
+                "began": _iso(ran.began),
+                "ended": _iso(ran.ended),
+            }
+            for ran in one.runs
+        ],
+    }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
+
+
+def _table(found: list[Scheduled]) -> Table:
+    """Make the table: a line for each schedule with its last run; further runs below it."""
+    table = plain_table("name", "when", "next", "last runs", "outcome")
+    for one in found:
+        following = (
+            "paused" if one.paused else f"{one.coming[0]:%Y-%m-%d %H:%M %Z}" if one.coming else ""
+        )
+        first, *others = [_outcome(one, ran) for ran in one.runs[:_SHOWN_RUNS]] or [("", "")]
+        table.add_row(*map(Text, (one.name, one.words, following, *first)))
+        for other in others:
+            table.add_row(*map(Text, ("", "", "", *other)))
+    return table
+
+
+def _outcome(one: Scheduled, ran: Ran) -> tuple[str, str]:
+    due = "" if ran.due is None else f"{ran.due:%Y-%m-%d %H:%M:%S}"
+    who = ran.experiment if ran.experiment not in ("", one.name) else due
+    return who, f"{ran.state}: {ran.message}" if ran.message else ran.state

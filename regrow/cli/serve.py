@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from regrow.cli.options import HostOption, NameArgument, StateOption, option
+from regrow.cli import options
+from regrow.cli.options import option
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 
 
 def serve(
-    name: NameArgument,
+    name: options.Name,
     model: Annotated[
         str | None,
         option(
@@ -57,9 +58,9 @@ def serve(
     trial: Annotated[
         int | None, option("Serve the best checkpoint of this trial [default: of all]", min=0)
     ] = None,
-    host: HostOption = None,
+    host: options.Host = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one")] = 8000,
-    state: StateOption = None,
+    state: options.State = None,
 ) -> None:
     """Serve requests with an experiment's best checkpoint, while it runs or afterwards."""
     from regrow.apps.serving.serve import Count, ServeRequest

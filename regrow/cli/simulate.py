@@ -1,4 +1,4 @@
-"""`simulate`: runs an experiment on a table of recorded curves, under a virtual clock."""
+"""`schema` and `simulate`: what a file may say, and a run of it on a table of recorded curves."""
 
 from __future__ import annotations
 
@@ -6,20 +6,45 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regrow.cli import tables
-from regrow.cli.options import FileArgument, JsonOption, OtherTrialsOption, option
+from regrow.cli import options, tables
+from regrow.cli.options import option
 from regrow.search.durations import on_clock
 from regrow.show.live import text
 from regrow.show.live.terminal import PlainConsole, tell
 from regrow.show.views import summaries
 
+if TYPE_CHECKING:
+    from regrow.search.spec import Spec
+
+
+def schema() -> None:
+    """Print the JSON schema of the YAML file, for editors."""
+    from regrow.search.spec import Spec
+
+    print(json.dumps(Spec.model_json_schema(), indent=2))
+
+
+def check_simulable(spec: Spec, hint: str, **others: object) -> None:
+    """Raise SpecError for what cannot be simulated: `others` and some keys of all specifications.
+    `hint`: what to do about it.
+    """
+    from regrow.flows.checks import check_search
+    from regrow.search.errors import SpecError
+
+    check_search(spec)
+    starts = [start.experiment for start in spec.warm_start]
+    keys = {"stop.trial.function": spec.stop.trial.function, "warm_start": starts, **others}
+    for key, value in keys.items():
+        if value:
+            raise SpecError(key, value, "cannot be simulated", hint)
+
 
 def simulate(
-    file: FileArgument,
+    file: options.File,
     table: Annotated[
         Path,
         typer.Option(help="CSV (or CSV.gz) of recorded curves: parameters, step, metrics, seconds"),
@@ -30,19 +55,18 @@ def simulate(
     trace: Annotated[
         Path | None, option("JSON trace of a spot market: when the machines are there")
     ] = None,
-    trials: OtherTrialsOption = None,
+    trials: options.OtherTrials = None,
     seed: Annotated[int | None, option("Another seed than the file's", min=0)] = None,
     scale: Annotated[
         float, typer.Option(min=0.0, help="Multiply the table's seconds by this")
     ] = 1.0,
     log: Annotated[Path | None, option("Write the events here, one JSON object a line")] = None,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Simulate the experiment that FILE describes on recorded learning curves: hours of it in
     seconds, without training.
     """
-    from regrow.cli.spec_file import read
-    from regrow.flows.checks import check_search
+    from regrow.cli.spec_file import located_in, read
     from regrow.search.errors import SpecError
     from regrow.search.events import encode
     from regrow.search.planning import simulator
@@ -56,11 +80,8 @@ def simulate(
     spec = read(file, trials)
     if changes:
         spec = type(spec).parse({**spec.to_json(), **changes}, where=str(file))
-    check_search(spec)
-    others = [start.experiment for start in spec.warm_start]
-    for key, value in (("stop.trial.function", spec.stop.trial.function), ("warm_start", others)):
-        if value:
-            raise SpecError(key, value, "cannot be simulated", "leave it out").at(str(file))
+    with located_in(file):
+        check_simulable(spec, "leave it out")
     if isinstance(spec.stop.deadline, str):  # the simulated clock begins at 0
         left = epoch(spec.stop.deadline, 0.0) - time.time()
         if left <= 0:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regrow.cli.options import NameArgument, StateOption
+from regrow.cli import options
 from regrow.infra.log.reading import survey
 from regrow.infra.state.agents import living
 from regrow.infra.state.driver_lock import runs, runs_here
@@ -20,8 +20,8 @@ from regrow.tasks.ports.store import Store
 
 
 def stop(
-    name: NameArgument,
-    state: StateOption = None,
+    name: options.Name,
+    state: options.State = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait until it has ended")] = 60.0,
 ) -> None:
     """Stop a running experiment: attempts save a checkpoint and end; `resume` continues it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -158,7 +158,6 @@ def _table(history: History, shown: Sequence[TrialRecord], columns: Sequence[_Co
 
 
 def _group(trial: TrialRecord) -> tuple[str, str]:
-    """Return how many workers a trial's last attempt has, and their nodes."""
     last = trial.attempts[-1] if trial.attempts else None
     return ("", "") if last is None else (str(last.width), one_line(last.where or ""))
 
@@ -193,9 +192,13 @@ def points(found: Sorted) -> Iterator[Table]:
             return
 
 
-def plain_table(*columns: str) -> LineTable:
-    """Return an empty table without lines, whose cells are never wrapped."""
+def plain_table(*columns: str, right: Sequence[str] = (), wraps: bool = False) -> LineTable:
+    """Return an empty table without lines, whose cells are only wrapped if `wraps`.
+
+    `right`: the columns whose cells stand at their right edge.
+    """
     table = LineTable()
     for column in columns:
-        table.add_column(column, no_wrap=True)
+        justify: JustifyMethod = "right" if column in right else "left"
+        table.add_column(column, justify=justify, no_wrap=not wraps)
     return table

@@ -10,22 +10,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.cells import cell_len
-from rich.table import Table
 from rich.text import Text
 
-from regrow.cli import tables
-from regrow.cli.console import agreed, damage_told_last, plain_console
-from regrow.cli.options import (
-    JsonOption,
-    NameArgument,
-    SetOption,
-    StateOption,
-    YesOption,
-    option,
-)
+from regrow.cli import options, tables
+from regrow.cli.console import agreed, opened, plain_console
+from regrow.cli.options import option
 from regrow.flows.housekeeping.trial_orders import order
 from regrow.flows.recording.catch_up import tell_notes
-from regrow.infra.log.reading import replayed
 from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import set_values
 from regrow.search.history import Attempt, History, TrialRecord
@@ -53,7 +44,7 @@ CURVE = 60
 
 
 def trial(
-    name: NameArgument,
+    name: options.Name,
     number: Annotated[
         int | None,
         typer.Argument(metavar="[N]", min=0, help="The trial's number", show_default=False),
@@ -77,7 +68,7 @@ def trial(
     ] = None,
     seed: Annotated[int | None, option("With --again: the seed", min=0)] = None,
     max_steps: Annotated[int | None, option("With --again: most steps", min=1)] = None,
-    changes: SetOption = None,
+    changes: options.Set = None,
     where: Annotated[
         str | None,
         option(
@@ -93,9 +84,9 @@ def trial(
             metavar="VERSION",
         ),
     ] = None,
-    state: StateOption = None,
-    as_json: JsonOption = False,
-    yes: YesOption = False,
+    state: options.State = None,
+    as_json: options.Json = False,
+    yes: options.Yes = False,
 ) -> None:
     """Show one trial: configuration, curve, attempts, why it ended, checkpoints, code, output.
 
@@ -109,22 +100,14 @@ def trial(
         raise UserError("--seed, --seeds, --max-steps and --set go with --again")
     if (number is None) is (where is None and code is None):
         raise UserError("name one trial by its number, or several by --where or --code")
-    places = Places.at(state)
     if again:
-        _again(
-            places,
-            name,
-            number,
-            changes=changes,
-            seed=seed,
-            seeds=seeds,
-            max_steps=max_steps,
-            as_json=as_json,
-        )
+        given = {"seed": seed, "repeats": seeds or 1, "trials": seeds or 1, "max_steps": max_steps}
+        given = {key: value for key, value in given.items() if value is not None}
+        given |= set_values(changes or ())
+        _again(Places.at(state), name, number, given, as_json=as_json)
     what: TrialOrder | None = "drop" if drop else "keep" if keep else "stop" if stop else None
-    store = places.known(name)
-    with damage_told_last() as noted:
-        history = replayed(store, name, on_damage=noted).history
+    with opened(name, state) as experiment:
+        history, places = experiment.history, experiment.places
         if what is not None or number is None:
             found_all = _selected(history, number, where, code)
             if what is not None:
@@ -139,54 +122,24 @@ def trial(
 
 
 def _again(
-    places: Places,
-    name: str,
-    number: int | None,
-    *,
-    changes: Sequence[str] | None,
-    seed: int | None,
-    seeds: int | None,
-    max_steps: int | None,
-    as_json: bool,
+    places: Places, name: str, number: int | None, given: dict[str, Any], *, as_json: bool
 ) -> NoReturn:
-    """Run it in this terminal, to its end. `changes`: keys of the specification or parameters of
-    the space, as --set has them. Raises UserError and SpecError for what cannot run.
+    """Run it in this terminal, to its end. `given`: keys of the specification or parameters of the
+    space, as --set has them. Raises UserError and SpecError for what cannot run.
     """
     if number is None:
         raise UserError("--again runs one trial: name it by its number")
-    from regrow.cli.session import run_session
+    from regrow.cli.run import run_session
     from regrow.flows.housekeeping.copying import specification_again
 
-    given = {"seed": seed, "repeats": seeds or 1, "trials": seeds or 1, "max_steps": max_steps}
-    given = {key: value for key, value in given.items() if value is not None}
-    spec = specification_again(
-        places,
-        name,
-        number,
-        _free(places, f"{name}-trial{number}"),
-        {**given, **set_values(changes or ())},
-    )
+    new, taken = f"{name}-trial{number}", set(places.experiments())
+    names = (new, *(f"{new}-{n}" for n in range(2, len(taken) + 3)))
+    free = next(one for one in names if one not in taken)
+    spec = specification_again(places, name, number, free, given)
     if not as_json:
         times = "once" if spec.total == 1 else f"{spec.total} times"
         tell(f"{spec.name}: the configuration of trial {number} of {name}, {times}")
-    run_session(
-        spec.name,
-        spec=spec,
-        places=places,
-        trials=None,
-        quiet=False,
-        as_json=as_json,
-        prefect_port=None,
-    )
-
-
-def _free(places: Places, name: str) -> str:
-    """Return the name, or the name with the first free number."""
-    taken, number = set(places.experiments()), 2
-    found = name
-    while found in taken:
-        found, number = f"{name}-{number}", number + 1
-    return found
+    run_session(places, spec.name, spec=spec, as_json=as_json)
 
 
 def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool) -> None:
@@ -194,18 +147,27 @@ def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool
     logs = [line for _, line in TrialLogs(store, found.number).new(None)][-LINES:]
     logged = media.of_trial(store, found)
     if as_json:
-        view = {**_view(history, found, places), "media": _logged(places, name, logged)}
-        print(json.dumps(view))
+        items = [media.view(item, places.address(name, item.key)) for item in logged]
+        print(json.dumps({**_view(history, found, places), "media": items}))
         return
     for line in _head(history, found, places):
         tell(line)
-    for line in _curve(history, found):
-        tell(line)
+    if len(values := list(found.values)) > 1:
+        between = f"{readable(min(values))} to {readable(max(values))}"
+        tell(f"\n{one_line(history.objective.name)}, steps 1 to {len(values)}, {between}:")
+        tell(f"  {spark(values, CURVE, signs_of(plain_console()))}")
     if found.attempts:
         tell("attempts:")
-        plain_console().print(_attempts(found))
+        table = tables.plain_table("attempt", "steps", "node", "began", "took")
+        table.add_column("ended", overflow="fold")
+        for one in found.attempts:
+            table.add_row(*map(Text, _attempt(one)))
+        plain_console().print(table)
+    begun = [one for one in found.attempts if one.t_began is not None]
+    used = [f"attempt {one.number}: {machine_use.of_attempt(one)}" for one in begun]
+    used += machine_use.sentences(history, [found])
     for title, lines in (
-        ("machine use:", _machine_use(history, found)),
+        ("machine use:", [f"  {line}" for line in used]),
         ("logged:", _media(places, name, logged)),
         (f"its last {len(logs)} lines:", [f"  {one_line(line.text)}" for line in logs]),
         ("", _commands(history, found, places)),
@@ -353,29 +315,6 @@ def _code(history: History, found: TrialRecord) -> str | None:
     return " ".join(part for part in parts if part) or None
 
 
-def _curve(history: History, found: TrialRecord) -> list[str]:
-    values = list(found.values)
-    if len(values) < 2:
-        return []
-    signs = signs_of(plain_console())
-    low, high = min(values), max(values)
-    drawn = spark(values, CURVE, signs)
-    metric = one_line(history.objective.name)
-    return [
-        "",
-        f"{metric}, steps 1 to {len(values)}, {readable(low)} to {readable(high)}:",
-        f"  {drawn}",
-    ]
-
-
-def _attempts(found: TrialRecord) -> Table:
-    table = tables.plain_table("attempt", "steps", "node", "began", "took")
-    table.add_column("ended", overflow="fold")
-    for one in found.attempts:
-        table.add_row(*map(Text, _attempt(one)))
-    return table
-
-
 def _attempt(one: Attempt) -> Sequence[str]:
     began = one.t_began
     steps = f"{one.from_step + 1}-{one.to_step}" if one.to_step > one.from_step else "none"
@@ -386,21 +325,7 @@ def _attempt(one: Attempt) -> Sequence[str]:
     return str(one.number), steps, one_line(one.seat or ""), when, took, ended
 
 
-def _machine_use(history: History, found: TrialRecord) -> list[str]:
-    told = [
-        f"  attempt {one.number}: {machine_use.of_attempt(one)}"
-        for one in found.attempts
-        if one.t_began is not None
-    ]
-    return [*told, *(f"  {one}" for one in machine_use.sentences(history, [found]))]
-
-
-def _logged(places: Places, name: str, items: list[Item]) -> list[dict[str, Any]]:
-    return [media.view(item, places.address(name, item.key)) for item in items]
-
-
 def _media(places: Places, name: str, items: list[Item]) -> list[str]:
-    """Return a line for each name, with the newest item."""
     lines = []
     for title, found in media.by_name(items).items():
         last = found[-1]
@@ -412,15 +337,13 @@ def _media(places: Places, name: str, items: list[Item]) -> list[str]:
 
 def _commands(history: History, found: TrialRecord, places: Places) -> list[str]:
     name, number = history.spec.name, str(found.number)
-    last = []
+    verb, what = "--stop", "stop it"
     if found.excluded:
-        last = [f"keep it after all: {places.command('trial', name, f'{number} --keep')}"]
+        verb, what = "--keep", "keep it after all"
     elif found.state.final:
-        last = [f"rank and learn without it: {places.command('trial', name, f'{number} --drop')}"]
-    else:
-        last = [f"stop it: {places.command('trial', name, f'{number} --stop')}"]
+        verb, what = "--drop", "rank and learn without it"
     return [
         f"all of its output: {places.command('logs', name, number)}",
         f"again, with three seeds: {places.command('trial', name, f'{number} --again --seeds 3')}",
-        *last,
+        f"{what}: {places.command('trial', name, f'{number} {verb}')}",
     ]

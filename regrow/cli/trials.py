@@ -11,10 +11,9 @@ from typing import Annotated
 
 import typer
 
-from regrow.cli import tables
-from regrow.cli.console import damage_told_last, plain_console
-from regrow.cli.options import JsonOption, NameArgument, StateOption, option
-from regrow.infra.log.reading import replayed
+from regrow.cli import options, tables
+from regrow.cli.console import opened, plain_console
+from regrow.cli.options import option
 from regrow.infra.log.rows import Rows
 from regrow.infra.state.places import Places
 from regrow.show.views import summaries
@@ -22,7 +21,7 @@ from regrow.tasks.errors import UserError
 
 
 def trials(
-    name: NameArgument,
+    name: options.Name,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -30,11 +29,11 @@ def trials(
             show_default=False,
         ),
     ] = None,
-    state: StateOption = None,
+    state: options.State = None,
     history: Annotated[
         bool, option("Every step of every trial instead of a line a trial", "--history")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
     as_csv: Annotated[bool, option("CSV, safe to open in a spreadsheet", "--csv")] = False,
     as_parquet: Annotated[bool, option("A Parquet file", "--parquet")] = False,
 ) -> None:
@@ -45,12 +44,10 @@ def trials(
         raise UserError(f"{file}: a file goes with --csv or --parquet")
     if as_parquet and file is None:
         raise UserError(f"--parquet: name a file: regrow trials {name} {name}.parquet --parquet")
-    places = Places.at(state)
-    with damage_told_last() as noted:
-        rows = replayed(places.known(name), name, on_damage=noted)
-        found = rows.history
+    with opened(name, state) as one:
+        rows, found = one.rows, one.history
         if as_csv or as_parquet:
-            _table(rows, places, file, history=history, parquet=as_parquet)
+            _table(rows, one.places, file, history=history, parquet=as_parquet)
         elif history:
             with rows.sorted() as steps:
                 if as_json:

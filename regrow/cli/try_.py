@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regrow.cli import options
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.options import FileArgument, option
+from regrow.cli.options import option
 from regrow.search.errors import SpecError
-from regrow.search.events import Ended, Row, Saved
+from regrow.search.events import Ended, Row
 from regrow.show.live.terminal import tell
 from regrow.show.live.text import ends, number, settings
 from regrow.show.views import machine_use
@@ -32,7 +33,7 @@ _MOST_FILES = 5
 
 
 def try_(
-    file: FileArgument,
+    file: options.File,
     given: Annotated[
         list[str] | None,
         option(
@@ -65,13 +66,7 @@ def try_(
     if keep is not None and keep.exists():
         raise UserError(f"--keep: {keep} exists already; name a folder that is to be made")
     spec = read(file, trials=1)
-    most = (
-        spec.max_steps
-        if steps is None
-        else steps
-        if spec.max_steps is None
-        else min(steps, spec.max_steps)
-    )
+    most = min((one for one in (steps, spec.max_steps) if one is not None), default=None)
     try:
         config = configuration(spec, trial, _parse_settings(spec, given or []))
         precheck(spec)
@@ -113,11 +108,8 @@ class _StepPrinter:
         """The objective in an earlier run, by step, for comparison."""
 
     def begin(self, before: list[Row]) -> None:
-        """Start another run, which is compared with the rows of the previous one."""
-        self._last, self.before = (
-            time.time(),
-            {row.step: row.metrics[self._objective] for row in before},
-        )
+        self._last = time.time()
+        self.before = {row.step: row.metrics[self._objective] for row in before}
 
     def show(self, row: Row) -> None:
         took, self._last = row.t - self._last, row.t
@@ -146,11 +138,8 @@ def _parse_settings(spec: Spec, texts: list[str]) -> dict[str, Any]:
             value = json.loads(written)
         except ValueError:
             value = written
-        if (
-            name in domains
-            and not domains[name].contains(value)
-            and domains[name].contains(written)
-        ):
+        domain = domains.get(name)
+        if domain is not None and not domain.contains(value) and domain.contains(written):
             value = written  # a choice of texts, one of which looks like a number
         found[name] = value
     return found
@@ -170,15 +159,10 @@ def _print_ending(one: OneTrial, ended: Ended, seconds: list[float]) -> None:
             error=True,
         )
         sys.exit(ExitCode.FAILED)
-    each = (
-        f", {sum(seconds[1:]) / len(seconds[1:]):.3g} s a step after the first"
-        if len(seconds) > 1
-        else ""
-    )
-    tell(
-        f"done after {len(one.rows)}"
-        f" step{ends(len(one.rows))}{each}{f' ({ended.message})' if ended.message else ''}"
-    )
+    each, why = "", f" ({ended.message})" if ended.message else ""
+    if len(seconds) > 1:
+        each = f", {sum(seconds[1:]) / len(seconds[1:]):.3g} s a step after the first"
+    tell(f"done after {len(one.rows)} step{ends(len(one.rows))}{each}{why}")
     if ended.usage is not None:
         tell(f"machine use: {machine_use.in_words(ended.usage)}")
 
@@ -203,9 +187,7 @@ def _go_on(one: OneTrial, printer: _StepPrinter, rows: list[Row], spec: Spec) ->
     if there is none, run one step more.
     """
     last = rows[-1].step
-    origin: Saved = next(
-        (saved for saved in reversed(one.saved) if saved.step < last), one.saved[-1]
-    )
+    origin = next((saved for saved in reversed(one.saved) if saved.step < last), one.saved[-1])
     most = max(last, origin.step + 1)
     if spec.max_steps is not None:
         most = min(most, spec.max_steps)

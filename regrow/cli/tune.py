@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from regrow.cli import options
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.options import EventsOption, QuietOption, StateOption, option
+from regrow.cli.options import option
 from regrow.show.live.terminal import tell
 
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -25,16 +26,16 @@ def tune(
         list[str] | None, typer.Argument(help="Its own arguments", show_default=False)
     ] = None,
     name: Annotated[str | None, option("Another name of the experiment than the script's")] = None,
-    state: StateOption = None,
-    quiet: QuietOption = False,
-    as_json: EventsOption = False,
+    state: options.State = None,
+    quiet: options.Quiet = False,
+    as_json: options.Events = False,
 ) -> None:
     """Run SCRIPT, written for Ray Tune, unchanged: its trials are durable, and the same command
     resumes it after a loss.
     """
-    from regrow.cli.session import station_of
+    from regrow.cli.run import station_of
     from regrow.integrations.tune.script import ScriptFailed, run_script
-    from regrow.show.live.output import only_events
+    from regrow.show.live.terminal import only_events
 
     try:
         with only_events() if as_json else nullcontext() as events:

@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 import typer
 
-from regrow.cli.options import PortOption, StateOption, option
+from regrow.cli import options
+from regrow.cli.options import option
 from regrow.flows import crash_report
 from regrow.infra.log.reading import replay
 from regrow.infra.machine import private_files
@@ -29,8 +30,8 @@ def ui(
     name: Annotated[
         str | None, typer.Argument(help="The experiment to open [default: all]", show_default=False)
     ] = None,
-    state: StateOption = None,
-    prefect_port: PortOption = None,
+    state: options.State = None,
+    prefect_port: options.Port = None,
     mlflow_port: Annotated[
         int | None, option("Port of MLflow's page [default: any free one]", min=1, max=65535)
     ] = None,
@@ -65,20 +66,11 @@ def ui(
         known, own = passwords.make(places.services), mlflow_url != places.mlflow_uri
         trials, flow = mlflow_url, f"{prefect.ui_url}/runs"
         if history is not None:
-            objective, auth = history.spec.objective, known.mlflow_auth if own else None
-            trials = runs_page(
-                mlflow_url,
-                history.spec.recorded_as,
-                objective.name,
-                objective.mode,
-                only=history.id,
-                auth=auth,
-            )
-            flow += (
-                f"/flow-run/{history.opened.flow_run}"
-                if history.opened is not None and history.opened.flow_run
-                else ""
-            )
+            spec, auth = history.spec, known.mlflow_auth if own else None
+            place = (mlflow_url, spec.recorded_as, spec.objective.name, spec.objective.mode)
+            trials = runs_page(*place, only=history.id, auth=auth)
+            if history.opened is not None and history.opened.flow_run:
+                flow += f"/flow-run/{history.opened.flow_run}"
 
         def links() -> tuple[str, str, str]:  # each works in one browser only
             return (
@@ -104,8 +96,7 @@ def _open(places: Places, *pages: str) -> None:
 
     for number, address in enumerate(pages):
         file = places.writable().services / f"open-{number}.html"
-        private_files.replace(
-            file,
-            f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(address)}">',
-        )
+        to = html.escape(address)
+        page = f'<!doctype html><meta http-equiv="refresh" content="0;url={to}">'
+        private_files.replace(file, page)
         webbrowser.open(file.as_uri())

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from regrow.cli import options
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.options import NameArgument, StateOption
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import placed_events, survey
 from regrow.infra.state.places import Places
 from regrow.show.live.terminal import tell
 
 
-def verify(name: NameArgument, state: StateOption = None) -> None:
+def verify(name: options.Name, state: options.State = None) -> None:
     """Recompute every decision of an experiment from its log."""
     from regrow.infra.state.experiments import make_importable
     from regrow.search.events import AnyEvent, encode

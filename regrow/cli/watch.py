@@ -12,10 +12,9 @@ from typing import Protocol
 
 import msgspec
 
-from regrow.cli import exit_codes
-from regrow.cli.options import EventsOption, NameArgument, QuietOption, StateOption
+from regrow.cli import exit_codes, options
 from regrow.infra.log.follower import Follower, Vanished
-from regrow.infra.log.log import CorruptLog, Segments
+from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import Subscription
 from regrow.infra.state import notes
@@ -25,8 +24,7 @@ from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.spec import NAME
 from regrow.show.live import Viewer, words
-from regrow.show.live.output import Events, only_events
-from regrow.show.live.terminal import PlainConsole, tell
+from regrow.show.live.terminal import Events, PlainConsole, only_events, tell
 from regrow.show.live.text import ending, summary
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store, Unavailable
@@ -40,10 +38,10 @@ SIGNS_SECONDS = (1.0, 10.0)
 
 
 def watch(
-    name: NameArgument,
-    state: StateOption = None,
-    quiet: QuietOption = False,
-    as_json: EventsOption = False,
+    name: options.Name,
+    state: options.State = None,
+    quiet: options.Quiet = False,
+    as_json: options.Events = False,
 ) -> None:
     """Watch an experiment that runs in another terminal or on another machine; Ctrl-C ends only the
     view.
@@ -145,7 +143,6 @@ class _Presence:
         self._absent = self._returns = False
 
     def banner(self, history: History) -> str:
-        """Return a message about the driver, or an unreachable store; "" for none."""
         now = time.monotonic()
         due = (
             now - self._heard > SILENT_SECONDS
@@ -181,7 +178,11 @@ def _follow(
             if first and segments and events is None:
                 # Earlier events are shown in the view, not line by line.
                 viewer.skip(segments[-1][0])
-            _take(viewer, segments, store)
+            try:
+                viewer.take(segments)
+            except (IllegalMove, msgspec.MsgspecError):
+                fold(store, History().apply)
+                raise
             if batch.more:
                 continue
             if segments and not first:
@@ -191,26 +192,13 @@ def _follow(
                 return history
         if events is not None and events.deaf:
             return None
-        _tell(viewer, _away(batch.trouble) if batch.trouble else runs_it.banner(history))
+        banner = _away(batch.trouble) if batch.trouble else runs_it.banner(history)
+        if viewer.banner.partition("(")[0] != banner.partition("(")[0]:
+            viewer.line(banner or "it continues")
+        viewer.banner = banner
         viewer.progress()
     return None
 
 
 def _away(error: Unavailable) -> str:
     return f"the state store is out of reach, the experiment may continue meanwhile ({error.why})"
-
-
-def _take(viewer: Viewer, segments: Segments, store: Store) -> None:
-    """Show new segments. Raises Contradiction, with the place, for an event that cannot follow."""
-    try:
-        viewer.take(segments)
-    except (IllegalMove, msgspec.MsgspecError):
-        fold(store, History().apply)
-        raise
-
-
-def _tell(viewer: Viewer, banner: str) -> None:
-    """Show a problem: on the live screen, or as a line when it begins and when it ends."""
-    if viewer.banner.partition("(")[0] != banner.partition("(")[0]:
-        viewer.line(banner or "it continues")
-    viewer.banner = banner

@@ -55,7 +55,6 @@ class Clones:
         trial.changes.append(Change(step=step, config=trial.config, source=source))
 
     def began(self, trial: TrialRecord, restored: int) -> None:
-        """Note that an attempt continued after step `restored`."""
         if trial.changes and trial.changes[-1].source is None:
             last = trial.changes[-1]
             trial.changes[-1] = replace(last, step=min(last.step, restored))
@@ -66,7 +65,12 @@ class Clones:
         """Note that a trial saved a checkpoint, possibly one with another trial's files."""
         if event.source is not None:
             owner = trial.clone.source if trial.clone is not None else event.trial
-            self._note_source(trial, event.source)
+            if trial.clone is not None and trial.changes:
+                there = self.trials[trial.clone.source].checkpoints
+                step = next(
+                    (step for step, saved in there.items() if saved.manifest == event.source), None
+                )
+                trial.changes[-1] = replace(trial.changes[-1], source_step=step)
             self.borrowed[event.manifest] = self.borrowed.get(event.source, owner)
         if trial.clone is not None and event.attempt > trial.clone.attempt:
             # If no clone could be read, the trial continued from its own weights: these are not
@@ -75,12 +79,10 @@ class Clones:
             self.over(trial)
 
     def over(self, trial: TrialRecord) -> None:
-        """Note that a trial no longer waits for another trial's checkpoint."""
         trial.clone = None
         self._waiting.discard(trial.number)
 
     def forget(self, trial: TrialRecord, step: int) -> None:
-        """Remove a trial's checkpoint."""
         self.borrowed.pop(trial.checkpoints.pop(step).manifest, None)
 
     def path(self, number: int, until: int) -> list[dict[str, Any]]:
@@ -96,9 +98,3 @@ class Clones:
             if change.source is not None and change.source_step is not None:
                 return self.path(change.source, change.source_step) + own
         return [self.trials[number].proposed] * until + own
-
-    def _note_source(self, trial: TrialRecord, manifest: str) -> None:
-        if trial.clone is not None and trial.changes:
-            there = self.trials[trial.clone.source].checkpoints
-            step = next((step for step, saved in there.items() if saved.manifest == manifest), None)
-            trial.changes[-1] = replace(trial.changes[-1], source_step=step)

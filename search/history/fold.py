@@ -11,40 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, get_args
 
+from regrow.search import events, lifecycle
 from regrow.search.curve import Curve, Scale
-from regrow.search.events import (
-    Answered,
-    AnyEvent,
-    Asked,
-    Began,
-    Capacity,
-    Closed,
-    Closing,
-    Created,
-    Decided,
-    Dropped,
-    Ended,
-    Excluded,
-    Halted,
-    Joined,
-    Left,
-    Milestone,
-    Moved,
-    Noted,
-    Opened,
-    Priced,
-    Proceeded,
-    Proposed,
-    Queued,
-    Reported,
-    Retired,
-    Revived,
-    Saved,
-    Started,
-    Suggested,
-    Waited,
-)
 from regrow.search.history.budget import exhausted, progress
+from regrow.search.history.pace import Work
 from regrow.search.history.records import (
     STUDY_STOPPED,
     Attempt,
@@ -54,19 +24,7 @@ from regrow.search.history.records import (
     story,
 )
 from regrow.search.history.view import View
-from regrow.search.history.work import Work
-from regrow.search.lifecycle import (
-    CAUSES,
-    REVIVAL,
-    AttemptMove,
-    AttemptState,
-    IllegalMove,
-    Move,
-    TrialState,
-    consequence,
-    move,
-    move_attempt,
-)
+from regrow.search.lifecycle import AttemptMove, AttemptState, IllegalMove, Move, TrialState
 from regrow.search.spec import Spec
 
 HANDOVER_SECONDS = 120.0
@@ -78,9 +36,9 @@ HALTED = "the user stopped it"
 class History(View):
     """The fold of an experiment's events. Reading has no side effects; only `apply` changes it."""
 
-    def apply(self, event: AnyEvent) -> None:
+    def apply(self, event: events.AnyEvent) -> None:
         """Fold in an event. Raises IllegalMove, and changes nothing, if it is not allowed now."""
-        if self._spec is None and not isinstance(event, Created):
+        if self._spec is None and not isinstance(event, events.Created):
             kind = type(event).__name__.lower()
             what = f"begin with a line of the kind {kind!r}: it was never created"
             raise IllegalMove(None, None, what)
@@ -94,7 +52,7 @@ class History(View):
         if self.work is not None and (number := getattr(event, "trial", None)) is not None:
             self.work.note(self.trials[number])
 
-    def _created(self, event: Created) -> None:
+    def _created(self, event: events.Created) -> None:
         if self._spec is not None:
             raise IllegalMove(None, None, "be created twice")
         self._spec = self._named(specification(event))
@@ -116,7 +74,7 @@ class History(View):
         self.id, self.total, self.t_created = event.id, self._spec.total, event.t
         self._count()
 
-    def _opened(self, event: Opened) -> None:
+    def _opened(self, event: events.Opened) -> None:
         if event.settings != (self.opened.settings if self.opened is not None else {}):
             self._settle(event)
         self.slots, self.total, self.spot_slots = event.slots, event.trials, 0
@@ -145,16 +103,16 @@ class History(View):
         self.opened = event
         self.environment = event.environment or self.environment
 
-    def _joined(self, event: Joined) -> None:
+    def _joined(self, event: events.Joined) -> None:
         self.agents.joined(event)
 
-    def _left(self, event: Left) -> None:
+    def _left(self, event: events.Left) -> None:
         self.agents.left(event)
 
-    def _capacity(self, event: Capacity) -> None:
+    def _capacity(self, event: events.Capacity) -> None:
         self.slots, self.widest, self.spot_slots = event.slots, event.widest, event.spot
 
-    def _priced(self, event: Priced) -> None:
+    def _priced(self, event: events.Priced) -> None:
         self.spending.priced(event)
 
     def _named(self, spec: Spec) -> Spec:
@@ -162,7 +120,7 @@ class History(View):
             return spec
         return spec.model_copy(update={"name": self.called})
 
-    def _settle(self, event: Opened) -> None:
+    def _settle(self, event: events.Opened) -> None:
         """Take over the settings of this session, which may differ from the last one's."""
         if self.created is None:
             return
@@ -172,12 +130,11 @@ class History(View):
         self._count()
 
     def _count(self) -> None:
-        """Count the steps of trials if a budget needs it."""
         if self.spec.budget_steps is None or self.work is not None:
             return
         self.work = Work.of(self.trials, self.spec.max_steps or 0)
 
-    def _proposed(self, event: Proposed) -> None:
+    def _proposed(self, event: events.Proposed) -> None:
         if event.trial != len(self.trials):
             there = 0 <= event.trial < len(self.trials)
             state = self.trials[event.trial].state if there else None
@@ -195,9 +152,9 @@ class History(View):
         self.by_state[TrialState.PENDING].add(event.trial)
         self.answered = None
 
-    def _started(self, event: Started) -> None:
+    def _started(self, event: events.Started) -> None:
         trial = self._trial(event.trial, Move.START)
-        after = move(trial.number, trial.state, Move.START)
+        after = lifecycle.move(trial.number, trial.state, Move.START)
         if event.attempt != len(trial.attempts) + 1:
             what = f"start attempt {event.attempt}: it has had {len(trial.attempts)}"
             raise IllegalMove(event.trial, trial.state, what)
@@ -219,19 +176,21 @@ class History(View):
         self._enter(trial, after)
         self.occupied += event.width
 
-    def _waited(self, event: Waited) -> None:
+    def _waited(self, event: events.Waited) -> None:
         # only an attempt that has not begun may wait
         trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.BEGIN)
         attempt.waited = self.waiting[trial.number] = event.seconds
 
-    def _began(self, event: Began) -> None:
+    def _began(self, event: events.Began) -> None:
         trial, attempt, after = self._holder(event.trial, event.attempt, AttemptMove.BEGIN)
         if not 0 <= event.restored <= trial.step:
             what = f"go on after step {event.restored}, which the trial never reached"
             self._refuse(trial, attempt, what)
         attempt.state = after
         if attempt.verdict is not None:  # the user stopped it before it began
-            attempt.state = move_attempt(trial.number, attempt.number, after, AttemptMove.LEAVE)
+            attempt.state = lifecycle.move_attempt(
+                trial.number, attempt.number, after, AttemptMove.LEAVE
+            )
         # the node's clock may have been set: an attempt never begins before it is started
         attempt.t_began = max(attempt.t_started, event.t - event.ago)
         self.pace.began(attempt)
@@ -258,7 +217,7 @@ class History(View):
         if trial.best != before:
             self._find_best()
 
-    def _reported(self, event: Reported) -> None:
+    def _reported(self, event: events.Reported) -> None:
         trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)
         last = trial.step
         if [row.step for row in event.rows] != list(range(last + 1, last + 1 + len(event.rows))):
@@ -275,14 +234,14 @@ class History(View):
             self._rank(trial)
         attempt.to_step = last + len(values)
 
-    def _asked(self, event: Asked) -> None:
+    def _asked(self, event: events.Asked) -> None:
         trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)
         if event.name in trial.config or (trial.number, event.name) in self.asked:
             self._refuse(trial, attempt, f"ask for {event.name!r} twice")
         self.asked[trial.number, event.name] = event.distribution
         self.asked_first.setdefault(event.name, event.distribution)
 
-    def _suggested(self, event: Suggested) -> None:
+    def _suggested(self, event: events.Suggested) -> None:
         trial = self._trial(event.trial, "be given a value")
         if self.asked.get((event.trial, event.name)) != event.distribution:
             what = f"be given a value of {event.name!r}, which nobody asked for"
@@ -292,13 +251,13 @@ class History(View):
         trial.suggested[event.name] = event.distribution
         trial.config = trial.proposed = {**trial.proposed, event.name: event.value}
 
-    def _proceeded(self, _: Proceeded) -> None:
+    def _proceeded(self, _: events.Proceeded) -> None:
         """Change nothing: which decisions wait is the planner's matter."""
 
-    def _queued(self, event: Queued) -> None:
+    def _queued(self, event: events.Queued) -> None:
         self.queue.append(event)
 
-    def _answered(self, event: Answered) -> None:
+    def _answered(self, event: events.Answered) -> None:
         number = event.about
         if number is not None and number == len(self.trials):
             if self.answered is not None:
@@ -312,13 +271,13 @@ class History(View):
             self.answers |= {(number, name): one for name, one in event.values.items()}
         self.over = self.over or event.over
 
-    def _noted(self, event: Noted) -> None:
+    def _noted(self, event: events.Noted) -> None:
         trial, _, _ = self._holder(event.trial, event.attempt, AttemptMove.REPORT)
         trial.attributes = {**trial.attributes, **event.attributes}
         if STUDY_STOPPED in event.attributes:
             self.over = self.over or "stopped"
 
-    def _decided(self, event: Decided) -> None:
+    def _decided(self, event: events.Decided) -> None:
         what = AttemptMove.GO_ON if event.verdict == "continue" else AttemptMove.LEAVE
         trial, attempt, after = self._holder(event.trial, event.attempt, what)
         if event.step != attempt.until or event.step > trial.curve.time:
@@ -333,19 +292,24 @@ class History(View):
         self._index(trial)
         self._clones.decided(trial, event)
 
-    def _retired(self, event: Retired) -> None:
+    def _retired(self, event: events.Retired) -> None:
         trial = self._trial(event.trial, "be given up")
         if not trial.held or trial.state is not TrialState.PAUSED:
             what = "be given up: it does not wait for a promotion"
             raise IllegalMove(event.trial, trial.state, what)
-        self._enter(trial, move(trial.number, trial.state, Move.STOP))
+        self._enter(trial, lifecycle.move(trial.number, trial.state, Move.STOP))
         trial.attempts[-1].message = event.why  # shown as the trial's reason
         self._finish(trial)
 
-    def _revived(self, event: Revived) -> None:
+    def _revived(self, event: events.Revived) -> None:
         trial = self._trial(event.trial, Move.RETRY)
-        move(trial.number, trial.state, Move.RETRY)
-        self._enter(trial, move(trial.number, trial.state, REVIVAL[trial.attempts[-1].verdict]))
+        lifecycle.move(trial.number, trial.state, Move.RETRY)
+        self._enter(
+            trial,
+            lifecycle.move(
+                trial.number, trial.state, lifecycle.REVIVAL[trial.attempts[-1].verdict]
+            ),
+        )
         self.revivable.pop(trial.number, None)
         trial.revived += 1
         trial.ended_by.clear()
@@ -354,7 +318,7 @@ class History(View):
         if trial.state.final:
             self._finish(trial)
 
-    def _excluded(self, event: Excluded) -> None:
+    def _excluded(self, event: events.Excluded) -> None:
         what = "be dropped" if event.excluded else "be kept"
         trial = self._trial(event.trial, what)
         if not trial.state.final:
@@ -366,12 +330,12 @@ class History(View):
             self.revivable.pop(trial.number, None)
         self._find_best()
 
-    def _halted(self, event: Halted) -> None:
+    def _halted(self, event: events.Halted) -> None:
         trial = self._trial(event.trial, "be stopped")
         if trial.state.final:
             raise IllegalMove(event.trial, trial.state, "be stopped: it has ended")
         if trial.attempt is None:
-            self._enter(trial, move(trial.number, trial.state, Move.STOP))
+            self._enter(trial, lifecycle.move(trial.number, trial.state, Move.STOP))
             if trial.attempts:
                 trial.attempts[-1].message = HALTED
             self._clones.over(trial)
@@ -380,20 +344,20 @@ class History(View):
             self._refuse(trial, trial.attempt, "be stopped twice")
         else:
             attempt = trial.attempt
-            attempt.state = move_attempt(
+            attempt.state = lifecycle.move_attempt(
                 trial.number, attempt.number, attempt.state, AttemptMove.LEAVE
             )
             attempt.verdict, attempt.why = "stop", HALTED
             self._index(trial)
 
-    def _moved(self, event: Moved) -> None:
+    def _moved(self, event: events.Moved) -> None:
         trial, attempt, after = self._holder(event.trial, event.attempt, AttemptMove.LEAVE)
         if attempt.verdict is not None or after is not AttemptState.LEAVING:
             self._refuse(trial, attempt, "move to another machine: it does not run, or it ends")
         attempt.state, attempt.verdict, attempt.why = after, "restart", event.why
         self._index(trial)
 
-    def _saved(self, event: Saved) -> None:
+    def _saved(self, event: events.Saved) -> None:
         trial, attempt, _ = self._holder(event.trial, event.attempt, AttemptMove.SAVE)
         if not attempt.saved < event.step <= trial.step:
             last = f"its last one is at {attempt.saved}"
@@ -405,7 +369,7 @@ class History(View):
         self.pace.saved(attempt, event.seconds)
         self._clones.saved(trial, event)
 
-    def _dropped(self, event: Dropped) -> None:
+    def _dropped(self, event: events.Dropped) -> None:
         trial = self._trial(event.trial, "drop a checkpoint")
         kept = {*trial.replaced, *(c.manifest for c in trial.checkpoints.values())}
         if missing := set(event.manifests) - kept:
@@ -415,19 +379,19 @@ class History(View):
         for step in [s for s, c in trial.checkpoints.items() if c.manifest in event.manifests]:
             self._clones.forget(trial, step)
 
-    def _ended(self, event: Ended) -> None:
+    def _ended(self, event: events.Ended) -> None:
         trial, attempt, after = self._holder(event.trial, event.attempt, AttemptMove.END)
-        if event.cause not in CAUSES.get(event.outcome, (event.cause,)):
+        if event.cause not in lifecycle.CAUSES.get(event.outcome, (event.cause,)):
             by = f"by {event.cause!r}" if event.cause else "without a cause"
             self._refuse(trial, attempt, f"have ended as {event.outcome} {by}")
         used = trial.ended_by[event.cause] + 1
         furthest, evicted = progress(trial, attempt, event, closing=self.closing is not None)
         over = None
-        if event.outcome in CAUSES:
+        if event.outcome in lifecycle.CAUSES:
             over = exhausted(self.spec, trial, attempt, event.cause, used=used, evicted=evicted)
-        retries = event.outcome in CAUSES and over is None
-        what = consequence(event.outcome, attempt.verdict, retries=retries)
-        state = move(trial.number, trial.state, what)
+        retries = event.outcome in lifecycle.CAUSES and over is None
+        what = lifecycle.consequence(event.outcome, attempt.verdict, retries=retries)
+        state = lifecycle.move(trial.number, trial.state, what)
         attempt.state = after
         self._enter(trial, state)
         if trial.curve.at_end and state is TrialState.DONE:
@@ -462,13 +426,13 @@ class History(View):
         if (event.trial, event.attempt) in self.orphans:
             self.orphans.remove((event.trial, event.attempt))
 
-    def _milestone(self, event: Milestone) -> None:
+    def _milestone(self, event: events.Milestone) -> None:
         self.milestones.append(event)
 
-    def _closing(self, event: Closing) -> None:
+    def _closing(self, event: events.Closing) -> None:
         self.closing = event
 
-    def _closed(self, event: Closed) -> None:
+    def _closed(self, event: events.Closed) -> None:
         if self.running:
             what = "be left behind by a closed experiment"
             raise IllegalMove(min(self.running), TrialState.RUNNING, what)
@@ -490,9 +454,9 @@ class History(View):
         current = self.lease(number, attempt)
         if current is None:
             if 1 <= attempt <= len(trial.attempts):
-                move_attempt(number, attempt, AttemptState.ENDED, what)  # raises
+                lifecycle.move_attempt(number, attempt, AttemptState.ENDED, what)  # raises
             raise IllegalMove(number, None, what.value, attempt=attempt)
-        return trial, current, move_attempt(number, attempt, current.state, what)
+        return trial, current, lifecycle.move_attempt(number, attempt, current.state, what)
 
     def _refuse(self, trial: TrialRecord, attempt: Attempt, what: str) -> NoReturn:
         raise IllegalMove(trial.number, attempt.state, what, attempt=attempt.number)
@@ -507,7 +471,6 @@ class History(View):
         (self.held.add if trial.held else self.held.discard)(trial.number)
 
     def _finish(self, trial: TrialRecord) -> None:
-        """Account for a trial that has reached a final state."""
         self._clones.over(trial)
         best = self.leader.best if self.leader is not None else None
         self._plateau.end(trial.number, None if best is None else self.objective.sign * best[0])
@@ -520,7 +483,6 @@ class History(View):
             self._improve(trial)
 
     def _improve(self, trial: TrialRecord) -> None:
-        """Make a trial the leader if it is better."""
         leader = self.leader.best if self.leader is not None else None
         best = trial.best
         if best is not None and (leader is None or self._scale.better(best[0], leader[0])):
@@ -534,6 +496,6 @@ class History(View):
 
 
 _HANDLERS: dict[type, Callable[[History, Any], None]] = {
-    kind: getattr(History, f"_{kind.__name__.lower()}") for kind in get_args(AnyEvent)
+    kind: getattr(History, f"_{kind.__name__.lower()}") for kind in get_args(events.AnyEvent)
 }
 """By event, the method of its name."""

@@ -10,11 +10,8 @@ from regrow.search.curve import Scale
 from regrow.search.events import Answered, Closed, Closing, Created, Milestone, Opened, Queued
 from regrow.search.history.agents import AgentRecords
 from regrow.search.history.clones import Clones
-from regrow.search.history.pace import Pace
-from regrow.search.history.plateau import Plateau
+from regrow.search.history.pace import Pace, Plateau, Spending, Work
 from regrow.search.history.records import Attempt, TrialRecord, specification
-from regrow.search.history.spending import Spending
-from regrow.search.history.work import Work
 from regrow.search.lifecycle import TrialState
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
@@ -166,7 +163,6 @@ class View:
 
     @property
     def pinned(self) -> set[str]:
-        """Checkpoints from which another trial is about to continue."""
         return self._clones.pinned
 
     @property
@@ -198,7 +194,6 @@ class View:
 
     @property
     def counts(self) -> dict[TrialState, int]:
-        """Number of trials in each state."""
         return {state: len(numbers) for state, numbers in self.by_state.items()}
 
     @property
@@ -217,7 +212,6 @@ class View:
 
     @property
     def ended(self) -> int:
-        """Number of trials in a final state."""
         return sum(len(self.by_state[state]) for state in TrialState if state.final)
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from regrow.search.history import History, TrialRecord
-from regrow.search.history.work import Work
+from regrow.search.history.pace import Work
 from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
 from regrow.search.spec.parts import Training

@@ -47,7 +47,12 @@ def plain(value: Any) -> Any:
 def check_number(key: str, written: Any, value: Any) -> float:
     """Return `value` as a finite float. `written` is shown in the message. Raises SpecError."""
     value = plain(value)
-    _refuse_text_and_bool(key, written, value)
+    if isinstance(value, bool):
+        problem = f"{str(value).lower()} is not a number"
+        raise SpecError(key, written, problem, "write 0 or 1 if that is meant")
+    if isinstance(value, str):
+        hint = f"write {as_yaml_number(value) or 'it as a number'}, without quotes"
+        raise SpecError(key, written, f'"{value}" is text, not a number', hint)
     if not isinstance(value, (int, float)):
         raise SpecError(key, written, f"{value!r} is not a number", "write a plain int or float")
     try:
@@ -115,12 +120,3 @@ def check_json(key: str, value: Any) -> Any:
     problem = f"a {type(value).__name__} is not a JSON value, so it can't be stored in the log"
     hint = "give a name or a number and look the object up in the training code"
     raise SpecError(key, value, problem, hint)
-
-
-def _refuse_text_and_bool(key: str, written: Any, value: Any) -> None:
-    if isinstance(value, bool):
-        problem = f"{str(value).lower()} is not a number"
-        raise SpecError(key, written, problem, "write 0 or 1 if that is meant")
-    if isinstance(value, str):
-        hint = f"write {as_yaml_number(value) or 'it as a number'}, without quotes"
-        raise SpecError(key, written, f'"{value}" is text, not a number', hint)

@@ -8,7 +8,6 @@ and resumptions read the log, so a later version's rule does not affect existing
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from regrow.search import samplers, schedulers
 from regrow.search.errors import SpecError
@@ -40,7 +39,6 @@ class Choice:
     why: dict[str, str] = field(default_factory=dict)
 
     def told(self) -> str:
-        """Return the choice in one line, for people."""
         reasons = [self.why[key] for key in ("search", "schedule") if key in self.why]
         why = f" ({AUTO}: {'; '.join(reasons)})" if reasons else ""
         return f"search: {chosen(self.search)}, schedule: {chosen(self.schedule)}{why}"
@@ -70,25 +68,30 @@ def check(search: Named, schedule: Named) -> None:
     for key, choice in (("search", search), ("schedule", schedule)):
         if choice != AUTO and chosen(choice) == AUTO:
             hint = f"write {key}: {AUTO}, or name one and its options"
-            raise SpecError(f"{key}.{AUTO}", _options(choice), "has no options", hint)
+            raise SpecError(
+                f"{key}.{AUTO}",
+                (next(iter(choice.values())) if isinstance(choice, dict) else None),
+                "has no options",
+                hint,
+            )
     if schedule == AUTO and search != AUTO:
         hint = f"leave it out, which is {schedulers.DEFAULT}, or name one"
         raise SpecError("schedule", AUTO, f"goes with search: {AUTO} alone", hint)
 
 
-def _options(choice: Named) -> Any:
-    return next(iter(choice.values())) if isinstance(choice, dict) else None
-
-
 def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> tuple[Named, str]:
-    """Return the sampler, and the reason."""
     kinds = [schedulers.kind(name) for name in schedulers.named(schedule)]
     if any(kind.takes_budgets for kind in kinds):
         name = next(name for name in samplers.NAMES if samplers.gives_budgets(name))
         return name, f"it is the other half of schedule: {chosen(schedule)}"
     dimensions = len(modelled(setting.space))
     if not dimensions:
-        return _turns(setting, repeats=repeats, first=first)
+        cells = _cells(setting)
+        if cells > 1 and (expected_trials(setting) or 0) <= cells * repeats and not first:
+            return "grid", f"a grid of {cells} cells and nothing else"
+        if cells > 1:
+            return "random", f"a grid of {cells} cells, one after the other"
+        return "random", "there is nothing to learn a model of"
     if any(kind.layout == "population" for kind in kinds):
         return "random", "a population begins with random configurations"
     if len(setting.modes) > 1 or setting.constraints:
@@ -108,24 +111,11 @@ def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> 
     return {"mobster": {"by_step": True}}, many
 
 
-def _turns(setting: Setting, *, repeats: int, first: bool) -> tuple[str, str]:
-    """Return the sampler if no parameter has a dimension, and the reason: a grid if each cell is
-    tried at most once, else random search.
-    """
-    cells = _cells(setting)
-    if cells > 1 and (expected_trials(setting) or 0) <= cells * repeats and not first:
-        return "grid", f"a grid of {cells} cells and nothing else"
-    if cells > 1:
-        return "random", f"a grid of {cells} cells, one after the other"
-    return "random", "there is nothing to learn a model of"
-
-
 def _cells(setting: Setting) -> int:
     return Cells(setting.space, Grid).count
 
 
 def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
-    """Return the scheduler if none is given, and the reason."""
     alike = "there is nothing to compare"
     if _cells(setting) > 1:
         alike = "each cell is to be seen whole"

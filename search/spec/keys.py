@@ -31,33 +31,9 @@ from regrow.search.options import AUTO, Named, chosen, is_path
 from regrow.search.secret import holds_secret, is_secret
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
+from regrow.search.spec import parts
 from regrow.search.spec.auto import Choice, choose
 from regrow.search.spec.command import as_command
-from regrow.search.spec.parts import (
-    NAME,
-    Checkpointing,
-    Count,
-    Market,
-    Metric,
-    Number,
-    Part,
-    Plateau,
-    Point,
-    Recording,
-    Reports,
-    Resources,
-    Retries,
-    Seconds,
-    StepCount,
-    Stop,
-    StopTrial,
-    Training,
-    WarmStart,
-    alone,
-    as_names,
-    as_point,
-    as_training,
-)
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.station import Notify, Serve, When
 from regrow.search.step_metric import StepMetric
@@ -96,21 +72,31 @@ CommandField = Annotated[
 ]
 Kind = Literal["spot", "on-demand"]
 MarketField = Annotated[
-    Market, BeforeValidator(alone("first"), json_schema_input_type=Market | Kind)
+    parts.Market, BeforeValidator(parts.alone("first"), json_schema_input_type=parts.Market | Kind)
 ]
 SavingField = Annotated[
-    Checkpointing,
-    BeforeValidator(alone("every"), json_schema_input_type=Checkpointing | Literal["auto"]),
+    parts.Checkpointing,
+    BeforeValidator(
+        parts.alone("every"), json_schema_input_type=parts.Checkpointing | Literal["auto"]
+    ),
 ]
-Steps = Annotated[StepCount, BeforeValidator(alone("name"), json_schema_input_type=StepCount | str)]
+Steps = Annotated[
+    parts.StepCount,
+    BeforeValidator(parts.alone("name"), json_schema_input_type=parts.StepCount | str),
+]
 Earlier = Annotated[
-    WarmStart, BeforeValidator(alone("experiment"), json_schema_input_type=WarmStart | str)
+    parts.WarmStart,
+    BeforeValidator(parts.alone("experiment"), json_schema_input_type=parts.WarmStart | str),
 ]
 BudgetField = Annotated[
-    Training, BeforeValidator(as_training, json_schema_input_type=Training | float)
+    parts.Training,
+    BeforeValidator(parts.as_training, json_schema_input_type=parts.Training | float),
 ]
-Known = Annotated[Point, BeforeValidator(as_point, json_schema_input_type=Point | dict[str, Any])]
-RegisterField = Annotated[str, Field(pattern=NAME)] | None
+Known = Annotated[
+    parts.Point,
+    BeforeValidator(parts.as_point, json_schema_input_type=parts.Point | dict[str, Any]),
+]
+RegisterField = Annotated[str, Field(pattern=parts.NAME)] | None
 
 warnings.filterwarnings("ignore", 'Field name "register" in "(Keys|Spec)"', UserWarning)
 """Pydantic warns about a field that hides an attribute of its base; this one belongs to classes
@@ -150,12 +136,12 @@ UNLIMITED = 1_000_000
 """The total of trials where a budget, money or a deadline alone limit them."""
 
 
-class Keys(Part):
+class Keys(parts.Part):
     """An experiment, each key by itself; `Spec` is one whose keys fit together."""
 
     model_config = ConfigDict(defer_build=True)
 
-    name: Annotated[str, Field(pattern=NAME)]
+    name: Annotated[str, Field(pattern=parts.NAME)]
     """Letters, digits, '-', '_', '.'; also the name of its folder, its MLflow experiment and its
     flow run.
     """
@@ -169,8 +155,8 @@ class Keys(Part):
     """
     rllib: RLlib | None = None
     """Instead of `trainable`: an algorithm of RLlib, `{algorithm: PPO, env: CartPole-v1}`."""
-    report: Reports = Reports()
-    metric: Annotated[str, Field(min_length=1, max_length=250)] | tuple[Metric, ...]
+    report: parts.Reports = parts.Reports()
+    metric: Annotated[str, Field(min_length=1, max_length=250)] | tuple[parts.Metric, ...]
     """The objective, or several metrics; the first governs the search and the schedule."""
     mode: Mode | None = None
     """Whether less or more of the metric is better; required if `metric` is one name."""
@@ -197,7 +183,7 @@ class Keys(Part):
     `module:Class`. Left out: with `search: auto` it is chosen, too; with a named search it is
     `fifo`, every trial runs to its end.
     """
-    trials: Annotated[Count, Field(ge=1)] | None = None
+    trials: Annotated[parts.Count, Field(ge=1)] | None = None
     """The TOTAL number of trials, also after a resume, however short the schedule makes them. None:
     every cell of a grid; with `budget`, `stop.dollars` or `stop.deadline`, as many as these allow.
     """
@@ -206,9 +192,9 @@ class Keys(Part):
     full trainings; or `{steps: 800}`, `{hours: 4}`. New trials begin as long as it lasts, and its
     end is for finishing the best. With `trials`, both are limits. None: not limited.
     """
-    max_steps: Annotated[Count, Field(ge=1)] | None = None
+    max_steps: Annotated[parts.Count, Field(ge=1)] | None = None
     """Most steps of a trial; None: until the trainable returns, at most 1,000,000."""
-    concurrency: Annotated[Count, Field(ge=1)] | None = None
+    concurrency: Annotated[parts.Count, Field(ge=1)] | None = None
     """Attempts at a time; None: as many as the cluster has room for."""
     constraints: tuple[str, ...] = ()
     """Conditions on metrics, `latency <= 10`: a step that breaks one is never the best, and
@@ -222,7 +208,7 @@ class Keys(Part):
     """With `search: define_by_run`, values by parameter that trials get, in this order, one map for
     each trial.
     """
-    repeats: Annotated[Count, Field(ge=1)] = 1
+    repeats: Annotated[parts.Count, Field(ge=1)] = 1
     """Trials of each configuration, each with its own seed; the sampler learns from their mean."""
     duplicates: bool = False
     """Whether the sampler may propose a configuration twice while others are untried, as in Ray
@@ -232,39 +218,39 @@ class Keys(Part):
     """Earlier experiments of the same state root from whose trials the sampler learns, as they are
     when this one begins.
     """
-    learn_from: Annotated[tuple[str, ...] | Literal["auto"] | None, BeforeValidator(as_names)] = (
-        None
-    )
+    learn_from: Annotated[
+        tuple[str, ...] | Literal["auto"] | None, BeforeValidator(parts.as_names)
+    ] = None
     """Earlier experiments of the same state root, on other tasks, with the same parameters and
     metric: what did well in them is tried first, and "mobster" begins with their predictions.
     `auto`: the last eight experiments. None: with `search: auto` these, if they are three or more
     and were seen to tell about each other, as the log then names them; `[]`: none.
     """
-    resources: Resources = Resources()
-    retries: Retries = Retries()
-    on_oom: dict[str, Annotated[Number, Field(gt=0, lt=1)]] = Field(default={})
+    resources: parts.Resources = parts.Resources()
+    retries: parts.Retries = parts.Retries()
+    on_oom: dict[str, Annotated[parts.Number, Field(gt=0, lt=1)]] = Field(default={})
     """After an attempt whose GPU memory was full, the trial continues with these parameters of the
     space multiplied: `{batch_size: 0.5}`. Values stay within the space.
     """
-    checkpoint: SavingField = Checkpointing()
-    lease: Annotated[Number, Field(ge=3)] = 30
+    checkpoint: SavingField = parts.Checkpointing()
+    lease: Annotated[parts.Number, Field(ge=3)] = 30
     """Seconds without a message after which an attempt counts as lost; it sends one each second."""
-    stall: Annotated[Seconds, Field(gt=0)] | None = None
+    stall: Annotated[parts.Seconds, Field(gt=0)] | None = None
     """An attempt that reports nothing for this long hangs and is retried: seconds, or "10min",
     "90s", "2h". None: never.
     """
-    stop: Stop = Stop()
-    seed: Annotated[Count, Field(ge=0)] = 0
+    stop: parts.Stop = parts.Stop()
+    seed: Annotated[parts.Count, Field(ge=0)] = 0
     """Determines all random numbers of the experiment."""
     market: MarketField | None = None
     """On which kind of machine trials run: `spot`, `on-demand`, or spot first and when to change to
     the other kind. None: on any.
     """
-    price_per_hour: Annotated[Number, Field(ge=0)] | None = None
+    price_per_hour: Annotated[parts.Number, Field(ge=0)] | None = None
     """Price of one slot (a running attempt of usual width, or one of its workers) per hour, in any
     currency, on nodes whose labels have no price. None: time on these nodes is not counted as cost.
     """
-    mlflow: Recording = Recording()
+    mlflow: parts.Recording = parts.Recording()
     register: RegisterField = None
     """The name under which the best trial's model is registered in MLflow, as a new version at the
     end of a session.
@@ -329,14 +315,14 @@ class Keys(Part):
         return self.model_copy(update={key: getattr(stored, key) for key in left})
 
     @property
-    def objective(self) -> Metric:
+    def objective(self) -> parts.Metric:
         """The metric that governs search, schedule and `best`."""
         if isinstance(self.metric, str):
-            return Metric(name=self.metric, mode=self.mode or "min")
+            return parts.Metric(name=self.metric, mode=self.mode or "min")
         return self.metric[0]
 
     @property
-    def metrics(self) -> tuple[Metric, ...]:
+    def metrics(self) -> tuple[parts.Metric, ...]:
         """All metrics to optimize, the objective first."""
         return (self.objective,) if isinstance(self.metric, str) else self.metric
 
@@ -348,7 +334,6 @@ class Keys(Part):
 
     @property
     def limits(self) -> tuple[Constraint, ...]:
-        """The parsed constraints."""
         return tuple(
             Constraint.parse(text, f"constraints.{place}")
             for place, text in enumerate(self.constraints)
@@ -405,7 +390,7 @@ class Keys(Part):
     @property
     def endless(self) -> bool:
         """Whether no condition ends a trial before `most_steps`."""
-        if self.max_steps is not None or self.stop.trial != StopTrial():
+        if self.max_steps is not None or self.stop.trial != parts.StopTrial():
             return False
         stops = (self.stop, *self.stop.all)
         timed = any(stop.hours is not None or stop.target is not None for stop in stops)
@@ -444,8 +429,7 @@ class Keys(Part):
 
     @property
     def ending(self) -> Ending:
-        """When one trial has done enough, without the user's function."""
-        plateau = self.stop.trial.plateau or Plateau()
+        plateau = self.stop.trial.plateau or parts.Plateau()
         return Ending(
             sign=self.objective.sign,
             target=self.stop.trial.target,
@@ -460,7 +444,6 @@ class Keys(Part):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return the values that may differ between sessions, as plain data."""
         return self.model_dump(mode="json", include=set(PER_SESSION))
 
     def settings_since(self, first: Keys) -> dict[str, Any]:

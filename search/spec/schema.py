@@ -171,7 +171,11 @@ def _options(make: Any) -> Json:
     """Return the schema of a sampler's or scheduler's options, with their types and defaults."""
     properties: dict[str, Json] = {}
     for name, (annotation, default) in option_types(make).items():
-        form = {"$ref": "#/$defs/Schedule"} if name == "schedule" else _form(annotation)
+        form = (
+            {"$ref": "#/$defs/Schedule"}
+            if name == "schedule"
+            else {"type": [_TYPES[one.strip().partition("[")[0]] for one in annotation.split("|")]}
+        )
         properties[name] = (
             form
             if default is None or default is inspect.Parameter.empty
@@ -195,8 +199,3 @@ _TYPES = {
     "list": "array",
     "dict": "object",
 }
-
-
-def _form(annotation: str) -> Json:
-    """Return the schema of an option's type: `int | None`, `list[str]`."""
-    return {"type": [_TYPES[one.strip().partition("[")[0]] for one in annotation.split("|")]}

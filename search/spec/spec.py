@@ -15,23 +15,11 @@ from regrow.search import samplers, schedulers
 from regrow.search.errors import SpecError
 from regrow.search.options import AUTO
 from regrow.search.space.scalars import plain
+from regrow.search.spec import parts
 from regrow.search.spec.checks import check
 from regrow.search.spec.errors import explain
 from regrow.search.spec.foreign import check_keys
 from regrow.search.spec.keys import Keys, RegisterField, is_recorded
-from regrow.search.spec.parts import (
-    Checkpointing,
-    Children,
-    Market,
-    Metric,
-    Recording,
-    Reports,
-    Resources,
-    Retries,
-    StepCount,
-    Stop,
-    Training,
-)
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.schema import complete
 from regrow.search.spec.station import Notify, Serve, When
@@ -125,19 +113,19 @@ def _remember(text: bytes, spec: Spec) -> Spec:
 _BEFORE_AUTO = {"search": "tpe", "schedule": schedulers.DEFAULT}
 """Values for a log that names none, of a version that left out these defaults."""
 _PARTS: dict[str, type[BaseModel]] = {
-    "metric": Metric,
-    "resources": Resources,
-    "resources.children": Children,
-    "retries": Retries,
-    "market": Market,
-    "checkpoint": Checkpointing,
-    "budget": Training,
-    "stop": Stop,
-    "mlflow": Recording,
-    "report": Reports,
+    "metric": parts.Metric,
+    "resources": parts.Resources,
+    "resources.children": parts.Children,
+    "retries": parts.Retries,
+    "market": parts.Market,
+    "checkpoint": parts.Checkpointing,
+    "budget": parts.Training,
+    "stop": parts.Stop,
+    "mlflow": parts.Recording,
+    "report": parts.Reports,
     "notify": Notify,
     "when": When,
     "rllib": RLlib,
-    "step_metric": StepCount,
+    "step_metric": parts.StepCount,
     "serve": Serve,
 }

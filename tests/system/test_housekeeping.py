@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from regrow.flows.housekeeping import removal
-from regrow.flows.housekeeping.renaming import rename
+from regrow.flows.housekeeping.removal import rename
 from regrow.flows.recording.catch_up import is_recorded, record_missing, tell_notes
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places

@@ -21,8 +21,7 @@ from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 
-from regrow.cli.schedule import schedule
-from regrow.cli.schedules import schedules
+from regrow.cli.schedule import schedule, schedules
 from regrow.flows.recurring import resolved
 from regrow.infra.prefect import deployments
 from regrow.infra.prefect.private import reread_settings

@@ -26,7 +26,7 @@ from regrow.show.exports.optuna_study import study
 from regrow.show.exports.tensorboard import write
 from regrow.show.live import sections, text
 from regrow.show.live.grid import signs_of
-from regrow.show.live.layout import compose
+from regrow.show.live.sections import compose
 from regrow.show.report.report import html
 from regrow.show.views import summaries
 from regrow.tasks.ports.store import Store

@@ -13,7 +13,7 @@ from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.verify import verify
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs
-from regrow.show.live.layout import compose
+from regrow.show.live.sections import compose
 from regrow.show.live.viewer import standing
 from regrow.tasks.ports.messages import Arrival, Progress
 from tests.unit.office import Office, offices

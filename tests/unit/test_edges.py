@@ -28,7 +28,7 @@ from regrow.search.history import History
 from regrow.search.spec import Spec
 from regrow.show.live import text
 from regrow.show.live.board import Board
-from regrow.show.live.output import Terminal
+from regrow.show.live.terminal import Terminal
 from regrow.tasks.errors import UserError
 from tests.unit.exported import simulation
 from tests.unit.office import Office
@@ -181,7 +181,7 @@ def test_an_ending_that_has_begun_answers_who_asks_for_a_stop_meanwhile(tmp_path
 
 SPEAKS = """
 import sys, time
-from regrow.show.live.output import Terminal
+from regrow.show.live.terminal import Terminal
 
 console = Terminal()
 console.print("one")

@@ -27,7 +27,7 @@ from regrow.search.events import (
 from regrow.search.history import History, cost, waste
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs
-from regrow.show.live.layout import compose
+from regrow.show.live.sections import compose
 from regrow.tasks.ports.messages import Arrival, Job, Progress
 from tests.unit.office import Office, offices
 from tests.unit.simulated import SPEC

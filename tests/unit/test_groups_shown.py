@@ -16,7 +16,7 @@ from regrow.cli import tables
 from regrow.search.events import AnyEvent, Began, Ended, Place
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs
-from regrow.show.live.layout import compose
+from regrow.show.live.sections import compose
 from regrow.show.report import table
 from regrow.show.views import summaries
 from tests.unit.figured import folded, groups

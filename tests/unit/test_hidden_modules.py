@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.cli.hidden_modules import hidden_module
+from regrow.cli.app import hidden_module
 
 
 @pytest.fixture

@@ -15,11 +15,8 @@ import yaml
 
 from regrow.cli.compare import compare
 from regrow.cli.console import plain_console
-from regrow.cli.cp import cp
+from regrow.cli.keep import cp, mv, note, rm
 from regrow.cli.ls import SortKey, ls
-from regrow.cli.mv import mv
-from regrow.cli.note import note
-from regrow.cli.rm import rm
 from regrow.cli.show import show
 from regrow.flows.housekeeping import removal
 from regrow.infra.log.reading import read_events, replay, replayed
@@ -35,7 +32,7 @@ from regrow.search.planning.simulator import FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.show.live.board import Board
 from regrow.show.live.grid import signs_of
-from regrow.show.live.layout import compose
+from regrow.show.live.sections import compose
 from regrow.show.report import report
 from regrow.tasks.errors import UserError
 from tests.unit import exported
@@ -191,7 +188,7 @@ def test_what_was_noted_is_shown_wherever_the_experiment_is(
     places: Places, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # see tests/system/test_housekeeping.py
-    monkeypatch.setattr("regrow.cli.note.tell_notes", lambda places, name: None)
+    monkeypatch.setattr("regrow.cli.keep.tell_notes", lambda places, name: None)
     note("kinds", "lr was\x1b[31m too high", tag=["baseline", "x"])
     note("kinds", untag=["x"])
     capsys.readouterr()

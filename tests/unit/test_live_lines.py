@@ -13,7 +13,7 @@ from rich.console import Console
 
 from regrow.search.events import AnyEvent, encode
 from regrow.search.planning.simulator import Simulation
-from regrow.show.live.output import Events
+from regrow.show.live.terminal import Events
 from regrow.show.live.viewer import Viewer
 from tests.unit.watched import simulated
 

@@ -20,7 +20,7 @@ from regrow.search.planning.simulator import Simulation
 from regrow.show.live import text, words
 from regrow.show.live.board import Board, Pace
 from regrow.show.live.grid import ASCII, Column, Signs, flow, lines, spark
-from regrow.show.live.layout import compose
+from regrow.show.live.sections import compose
 from regrow.show.views import summaries
 from tests.unit.watched import SCHEDULES, simulated
 

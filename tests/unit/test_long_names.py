@@ -21,7 +21,7 @@ from regrow.search.planning.simulator import FunctionObjective, Simulation
 from regrow.search.spec import Spec
 from regrow.show.live.board import Board
 from regrow.show.live.grid import ASCII, Signs
-from regrow.show.live.layout import compose
+from regrow.show.live.sections import compose
 from regrow.show.live.terminal import PlainConsole
 from regrow.show.report import table
 from regrow.show.views import summaries

@@ -16,8 +16,7 @@ from regrow.apps.serving.messages import Chosen
 from regrow.apps.serving.station_registration import checked, of_experiment, of_schedule
 from regrow.apps.serving.status import ServingStatus
 from regrow.apps.station.parts import SERVER, servers
-from regrow.flows.housekeeping.removal import remove
-from regrow.flows.housekeeping.renaming import rename
+from regrow.flows.housekeeping.removal import remove, rename
 from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import read_spec

@@ -25,7 +25,7 @@ from regrow.infra.state.places import Places
 from regrow.search.events import decode, encode
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs
-from regrow.show.live.layout import compose
+from regrow.show.live.sections import compose
 from regrow.show.live.terminal import LineTable, PlainConsole, tell
 from tests.unit.paged import logged
 from tests.unit.watched import simulated

@@ -14,8 +14,7 @@ from regrow.search.history import History, TrialRecord
 from regrow.search.numbers import columned
 from regrow.show.report.report import duration
 from regrow.show.views import summaries
-from regrow.show.views.comparison import leading
-from regrow.show.views.outcomes import Row
+from regrow.show.views.comparison import Row, leading
 
 
 def compared(history: History, numbers: Sequence[int]) -> dict[str, Any]:

@@ -20,8 +20,15 @@ from regrow.show.live import text, words
 from regrow.show.live.incidents import Absence, Loss
 from regrow.show.report.report import duration, tiles
 from regrow.show.views import agents, machine_use, summaries
-from regrow.show.views.comparison import best_configuration, compare, differing
-from regrow.show.views.outcomes import ABSENT, Row, configurations, outcomes
+from regrow.show.views.comparison import (
+    ABSENT,
+    Row,
+    best_configuration,
+    compare,
+    configurations,
+    differing,
+    outcomes,
+)
 from regrow.show.web import as_yaml, moment
 from regrow.tasks.output.traces import one_line
 

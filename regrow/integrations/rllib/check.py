@@ -53,7 +53,6 @@ def checked(spec: Spec, found: Any = None) -> Spec:
 
 
 def _metrics(spec: Spec) -> Iterator[tuple[str, str]]:
-    """Yield the specification's key of each metric, and the metric's name."""
     for place, metric in enumerate(spec.metrics):
         yield "metric" if isinstance(spec.metric, str) else f"metric.{place}.name", metric.name
 
@@ -105,7 +104,13 @@ class _Look:
                     if error is not None:
                         raise refusal(f"space.{parameter.name}", value, error)
         self._evaluates()
-        return self._same()
+        found = [needed(made) for made in self._tried.values()]
+        if any(bundles != found[0] for bundles in found):
+            names = [one.name for one in self._spec.space.parameters if _ends(one)]
+            problem = "RLlib needs more resources for some of their values than for others"
+            hint = "give each setting that says how many processes there are one value"
+            raise SpecError("space", names, problem, hint)
+        return found[0]
 
     def _evaluates(self) -> None:
         """Raise SpecError for a metric of an evaluation if nothing is evaluated."""
@@ -173,16 +178,6 @@ class _Look:
         if (trace := own_trace(error, path, self._spec.working_dir)) is not None:
             raise UserCodeError(str(told), trace) from error
         return told
-
-    def _same(self) -> tuple[Bundle, ...]:
-        """Return what the tried configurations need; raises SpecError if they differ."""
-        found = [needed(made) for made in self._tried.values()]
-        if any(bundles != found[0] for bundles in found):
-            names = [one.name for one in self._spec.space.parameters if _ends(one)]
-            problem = "RLlib needs more resources for some of their values than for others"
-            hint = "give each setting that says how many processes there are one value"
-            raise SpecError("space", names, problem, hint)
-        return found[0]
 
 
 def _at(space: Space, end: float, fixed: Mapping[str, Json] | None = None) -> dict[str, Json]:

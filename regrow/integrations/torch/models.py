@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -47,7 +47,15 @@ def prepare(
         raise UserError(
             "rg.torch.prepare: this model is a DistributedDataParallel already; prepare it once"
         )
-    _check(options, fully_shard if fsdp else DistributedDataParallel.__init__)
+    function = fully_shard if fsdp else DistributedDataParallel.__init__
+    own = ("self", "module", "device_ids", "kwargs")
+    known = [name for name in inspect.signature(function).parameters if name not in own]
+    for name in options:
+        if name not in known:
+            what = "fully_shard" if function is fully_shard else "DistributedDataParallel"
+            raise UserError(
+                f"rg.torch.prepare: {what} has no option {name!r}; it has {', '.join(known)}"
+            )
     if any(tensor.is_meta for tensor in _tensors(model)):
         raise UserError(
             'rg.torch.prepare: the model is on the device "meta", without memory; make it on a'
@@ -95,15 +103,3 @@ def _layers(module: nn.Module) -> Iterable[nn.Module]:
 
 def _tensors(model: nn.Module) -> Iterable[torch.Tensor]:
     return chain(model.parameters(), model.buffers())
-
-
-def _check(options: dict[str, Any], function: Callable[..., Any]) -> None:
-    """Raise UserError for an option that the function does not take."""
-    own = ("self", "module", "device_ids", "kwargs")
-    known = [name for name in inspect.signature(function).parameters if name not in own]
-    for name in options:
-        if name not in known:
-            what = "fully_shard" if function is fully_shard else "DistributedDataParallel"
-            raise UserError(
-                f"rg.torch.prepare: {what} has no option {name!r}; it has {', '.join(known)}"
-            )

@@ -30,7 +30,7 @@ from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.output.traces import user_trace
 
 if TYPE_CHECKING:
-    from regrow.show.live.output import Events
+    from regrow.show.live.terminal import Events
 
 _PLACES: dict[str, tuple[tuple[str, ...], Any]] = {
     "Tuner": (("ray.tune", "ray.tune.tuner"), Tuner),

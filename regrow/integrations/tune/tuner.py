@@ -26,13 +26,12 @@ from regrow.integrations.tune.translation import Translation, TuneArguments, tra
 from regrow.result import Result
 from regrow.search.spec import Spec
 from regrow.show.live import Live
-from regrow.show.live.output import Terminal
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import Terminal, tell
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import MISSING
 
 if TYPE_CHECKING:
-    from regrow.show.live.output import Events
+    from regrow.show.live.terminal import Events
 
 RESTARTS = (
     "restart: trials that have not failed continue from their last checkpoints, or stay as they"

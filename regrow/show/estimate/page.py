@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from regrow.search.durations import in_words
-from regrow.search.planning.estimating import Forecast
+from regrow.search.planning.estimating import Forecast, Span
 from regrow.show import web
 from regrow.show.estimate import words
 from regrow.show.estimate.estimate import Estimate, rows
-from regrow.show.figures.look import BEST, COLOURS, GREY, Figure, blank, finished, safe, template
+from regrow.show.figures.look import (
+    BEST,
+    COLOURS,
+    GREY,
+    Figure,
+    blank,
+    drawn,
+    finished,
+    safe,
+    template,
+)
 
 SCRIPTS = ("times.js", "figures.js", "estimate.js")
 VALUE = (
@@ -35,26 +44,21 @@ _LOOKS = {
 
 
 def html(found: Estimate) -> str:
-    """Make the page."""
     from regrow.show.figures.embedded import plotly_as_text  # imports Plotly
 
-    drawn = list(_figures(found))
+    figures = list(_figures(found))
     spec = found.premises.spec
     lines = list(words.table(found))
     columns = [name for name in lines[0].cells if any(one.cells[name][0] for one in lines)]
-    script = web.inline(__package__ or "", *SCRIPTS)
     page = web.templates("regrow.show.estimate").get_template("estimate.html.j2")
     return page.render(
-        policy=(
-            f"default-src 'none'; script-src {web.digest(script)} blob:;"
-            " style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-        ),
+        policy=web.policy("regrow.show.estimate", SCRIPTS),
         version=version("regrow"),
         scripts=SCRIPTS,
         plotly=plotly_as_text(),
         data={
             "name": f"{spec.name}-estimate",
-            "figures": {one["name"]: one.pop("figure") for one in drawn},
+            "figures": {one["name"]: one.pop("figure") for one in figures},
             "light": template(),
             "dark": template(dark=True),
         },
@@ -64,7 +68,7 @@ def html(found: Estimate) -> str:
         now=web.moment(time.time()),
         numbers=list(_tiles(found)),
         recommendations=list(words.recommendations(found)),
-        drawn=drawn,
+        drawn=figures,
         columns=columns,
         rows=[
             {"cells": [one.cells[name][0] for name in columns], "chosen": one.chosen}
@@ -103,20 +107,10 @@ def _figures(found: Estimate) -> Iterator[dict[str, Any]]:
         ("value", "Cost against value", VALUE, _value(found)),
         ("time", "Chance of being done", TIME, _time(found)),
     ):
-        made.layout.template = None
-        yield {
-            "name": name,
-            "title": title,
-            "reading": reading,
-            "whole": False,
-            "figure": json.loads(made.to_json()),
-            "height": made.layout.height,
-            **made.layout.meta,
-        }
+        yield {"name": name, "title": title, "reading": reading, "whole": False, **drawn(made)}
 
 
 def _value(found: Estimate) -> Figure:
-    """Draw cost, or machine-hours, against the best value."""
     made, every = blank(), list(rows(found))
     money = all(one.cost is not None for one in every)
     metric = safe(found.premises.spec.objective.name, 40)
@@ -142,20 +136,11 @@ def _marks(
         + ("" if one.scenario.dollars is None else f", at most {one.scenario.dollars:g}")
         for one in own
     ]
-    bar = {"type": "data", "symmetric": False, "thickness": 1, "width": 3}
     made.add_scatter(
         x=[one.median for one in costs],
         y=[one.median for one in bests],
-        error_x={
-            **bar,
-            "array": [one.high - one.median for one in costs],
-            "arrayminus": [one.median - one.low for one in costs],
-        },
-        error_y={
-            **bar,
-            "array": [one.high - one.median for one in bests],
-            "arrayminus": [one.median - one.low for one in bests],
-        },
+        error_x=_intervals(costs),
+        error_y=_intervals(bests),
         text=[
             "" if some else f"{one.scenario.machines}"
             for one, some in zip(own, limited, strict=True)
@@ -167,6 +152,17 @@ def _marks(
         marker={"color": colour, "symbol": symbol, "size": 9},
         hovertemplate="%{customdata}<br>%{x:.4~g}, %{y:.4~g}<extra></extra>",
     )
+
+
+def _intervals(spans: Sequence[Span]) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "thickness": 1,
+        "width": 3,
+        "array": [one.high - one.median for one in spans],
+        "arrayminus": [one.median - one.low for one in spans],
+    }
 
 
 def _time(found: Estimate) -> Figure:

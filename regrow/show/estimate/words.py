@@ -10,7 +10,7 @@ from regrow.search.numbers import readable
 from regrow.search.planning.budget import told
 from regrow.search.planning.estimating import HORIZON, LIKELY, Rates, Span
 from regrow.show.estimate.estimate import Estimate, rows
-from regrow.show.estimate.offers import BOOT_SECONDS
+from regrow.show.estimate.sources import BOOT_SECONDS
 from regrow.show.live.text import ends
 from regrow.tasks.output.traces import one_line
 
@@ -33,7 +33,6 @@ class Row:
 
 
 def table(found: Estimate) -> Iterator[Row]:
-    """Yield the lines of the table. An empty column is left out."""
     metric = one_line(found.premises.spec.objective.name)
     every = list(rows(found))
     money = all(one.cost is not None for one in every)
@@ -46,7 +45,14 @@ def table(found: Estimate) -> Iterator[Row]:
             "machines": (name, f"{name} {budget}".rstrip()),
             "budget": (budget, ""),
             "cost" if money else "machine-hours": cost,
-            "hours": _span(_hours(one.seconds), _amount),
+            "hours": _span(
+                Span(
+                    low=one.seconds.low / 3600,
+                    median=one.seconds.median / 3600,
+                    high=one.seconds.high / 3600,
+                ),
+                _amount,
+            ),
             f"best {metric}": _span(one.best, _number),
             "on time": (_share(one.on_time),) * 2,
             "in budget": (_share(one.within),) * 2,
@@ -77,10 +83,6 @@ def _number(value: float) -> str:
     return readable(value, DIGITS)
 
 
-def _hours(seconds: Span) -> Span:
-    return Span(low=seconds.low / 3600, median=seconds.median / 3600, high=seconds.high / 3600)
-
-
 def _share(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
 
@@ -98,7 +100,6 @@ def head(found: Estimate) -> str:
 
 
 def assumptions(found: Estimate) -> Iterator[str]:
-    """Yield what is not measured, a line each."""
     premises = found.premises
     kinds = premises.offered.kinds
     if "spot" in kinds and isinstance(premises.spot, Rates):

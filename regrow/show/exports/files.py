@@ -45,7 +45,16 @@ def parquet_bytes(parts: Iterable[Table]) -> Iterator[bytes]:
         writer: ParquetWriter | None = None
         for table in parts:
             mixed = [
-                Column(name=c.name, kind="text", cells=_json(c.cells)) if c.kind == "any" else c
+                Column(
+                    name=c.name,
+                    kind="text",
+                    cells=[
+                        None if cell is None else json.dumps(cell, ensure_ascii=False)
+                        for cell in c.cells
+                    ],
+                )
+                if c.kind == "any"
+                else c
                 for c in table
             ]
             schema = None if writer is None else writer.schema
@@ -90,7 +99,3 @@ def _text(cell: Any) -> str:
 def _harmless(text: str) -> str:
     shown = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
     return f"'{shown}" if _FORMULA.match(text) else shown
-
-
-def _json(cells: list[Any]) -> list[str | None]:
-    return [None if cell is None else json.dumps(cell, ensure_ascii=False) for cell in cells]

@@ -60,9 +60,17 @@ def trials(found: Rows, places: Places | None = None) -> Table:
         ("step", "whole", (t.best[1] if t.best else None for t in shown)),
         ("steps", "whole", (t.step for t in shown)),
         ("attempts", "whole", (len(t.attempts) for t in shown)),
-        ("wasted_steps", "whole", (_wasted(t) for t in shown)),
+        (
+            "wasted_steps",
+            "whole",
+            (sum(lost.steps for lost in of_trial(t).values()) for t in shown),
+        ),
         ("started", "time", (t.attempts[0].t_started if t.attempts else None for t in shown)),
-        ("ended", "time", (_ended(t) for t in shown)),
+        (
+            "ended",
+            "time",
+            ((t.attempts[-1].t_ended if t.state.final and t.attempts else None) for t in shown),
+        ),
         ("seconds", "number", (_seconds(t) for t in shown)),
         ("node", "text", (_last(a.where for a in t.attempts) for t in shown)),
         ("reason", "text", (_last(a.message for a in t.attempts[-1:]) for t in shown)),
@@ -103,7 +111,6 @@ def curves(history: History, found: Sorted) -> Iterator[Table]:
 
 
 def joined(parts: Iterable[Table]) -> DataFrame:
-    """Return the parts of a table as one data frame, see `frame`."""
     import pandas as pd
 
     return pd.concat(map(frame, parts), ignore_index=True)
@@ -146,17 +153,9 @@ def _settings(history: History, configs: Sequence[Mapping[str, Json]]) -> Table:
     ]
 
 
-def _wasted(trial: TrialRecord) -> int:
-    return sum(lost.steps for lost in of_trial(trial).values())
-
-
 def _last(texts: Iterable[str | None]) -> str | None:
     """Return the last one that is not empty, None for none."""
     return next((text for text in reversed([*texts]) if text), None)
-
-
-def _ended(trial: TrialRecord) -> float | None:
-    return trial.attempts[-1].t_ended if trial.state.final and trial.attempts else None
 
 
 def _seconds(trial: TrialRecord) -> float | None:
@@ -192,7 +191,6 @@ def _metrics(names: Iterable[str], part: Sequence[Step]) -> Table:
 
 
 def config_at(trial: TrialRecord, step: int) -> Mapping[str, Json]:
-    """Return the configuration with which a step was done."""
     return next(
         (change.config for change in reversed(trial.changes) if change.step < step), trial.proposed
     )

@@ -60,7 +60,21 @@ def write(rows: Rows, folder: str | Path) -> int:
         _take(history, folder)
         with rows.sorted() as found:
             for trial in history.trials:
-                _put(folder / task_name(trial.number), _events(history, trial, found))
+                run = folder / task_name(trial.number)
+                events = _events(history, trial, found)
+                run.mkdir(exist_ok=True)
+                before = [path for path in run.iterdir() if path.name.endswith(_SUFFIX)]
+                fresh = (
+                    run / f"unfinished{_SUFFIX}"
+                )  # TensorBoard reads names that contain "tfevents"
+                fresh.unlink(missing_ok=True)
+                writer = RecordWriter(str(fresh))
+                for event in events:
+                    writer.write(event.SerializeToString())
+                writer.close()
+                os.replace(fresh, run / f"events.out.tfevents.{time.time_ns():020}{_SUFFIX}")
+                for path in before:
+                    path.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}") from None
     return len(history.trials)
@@ -85,21 +99,6 @@ def _take(history: History, folder: Path) -> None:
             f"{folder} is not empty, and not an export of this experiment; name a new folder"
         )
     mark.write_text(json.dumps({"experiment": history.spec.name, "id": history.id}))
-
-
-def _put(run: Path, events: Iterable[_Event]) -> None:
-    """Write a run's event file, replacing those of an earlier export."""
-    run.mkdir(exist_ok=True)
-    before = [path for path in run.iterdir() if path.name.endswith(_SUFFIX)]
-    fresh = run / f"unfinished{_SUFFIX}"  # TensorBoard reads names that contain "tfevents"
-    fresh.unlink(missing_ok=True)
-    writer = RecordWriter(str(fresh))
-    for event in events:
-        writer.write(event.SerializeToString())
-    writer.close()
-    os.replace(fresh, run / f"events.out.tfevents.{time.time_ns():020}{_SUFFIX}")
-    for path in before:
-        path.unlink(missing_ok=True)
 
 
 def _events(history: History, trial: TrialRecord, found: Sorted) -> Iterator[_Event]:
@@ -156,7 +155,6 @@ def _scalars(t: float, step: int, values: Iterable[tuple[str, float]]) -> _Event
 
 
 def _plugin(t: float, name: str, content: _Message) -> _Event:
-    """Return data of the HParams page."""
     data = plugin_hparams_pb2.HParamsPluginData(version=0, **{name: content})
     plugin = summary_pb2.SummaryMetadata.PluginData(
         plugin_name="hparams", content=data.SerializeToString()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Protocol
 
 from regrow.infra.log.rows import Rows
@@ -20,7 +19,7 @@ from regrow.show.figures import (
     timeline,
     wasted_work,
 )
-from regrow.show.figures.look import Figure
+from regrow.show.figures.look import Figure, drawn
 
 
 class Kind(Protocol):
@@ -70,11 +69,6 @@ def listed() -> list[dict[str, Any]]:
 
 
 def described(told: Rows, name: str) -> dict[str, Any]:
-    """Return a figure for Plotly's script as {"figure", "note", "height", "min_width"}, without the
-    template, which all figures share; {"nothing": the reason} if it would show nothing.
-    """
+    """Return a figure as `look.drawn` does; {"nothing": the reason} if it would show nothing."""
     made = figure(told, name)
-    if made is None:
-        return {"nothing": KINDS[name].NOTHING}
-    made.layout.template = None
-    return {"figure": json.loads(made.to_json()), "height": made.layout.height, **made.layout.meta}
+    return {"nothing": KINDS[name].NOTHING} if made is None else drawn(made)

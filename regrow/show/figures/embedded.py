@@ -32,7 +32,6 @@ def packed_plotly() -> bytes:
 
 
 def plotly_as_text() -> str:
-    """Return the same as text inside a script element."""
     return base64.b64encode(packed_plotly()).decode()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -56,7 +57,6 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 
 
 def template(*, dark: bool = False) -> dict[str, Any]:
-    """Return a Plotly template. The dark one shows the page's background."""
     ink, faint, line = (
         ("#d6dbe1", "#2c333c", "#59636f") if dark else ("#24292f", "#e6e9ed", "#aab2bb")
     )
@@ -154,7 +154,6 @@ def add_points(
 
 
 def add_line(figure: Figure, x: Any, y: Any, look: dict[str, Any], **more: Any) -> None:
-    """Add a line that tells nothing of itself."""
     figure.add_scatter(x=x, y=y, mode="lines", line=look, hoverinfo="skip", **more)
 
 
@@ -172,6 +171,18 @@ def finished(figure: Figure, *notes: str, height: int = 420, min_width: int = 0)
     meta = {"note": " ".join(filter(None, notes)), "min_width": min_width}
     figure.update_layout(template=_over_plotlys(), height=height, meta=meta)
     return figure
+
+
+def drawn(figure: Figure) -> dict[str, Any]:
+    """Return a finished figure for Plotly's script as {"figure", "note", "height", "min_width"},
+    without the template, which all figures share.
+    """
+    figure.layout.template = None
+    return {
+        "figure": json.loads(figure.to_json()),
+        "height": figure.layout.height,
+        **figure.layout.meta,
+    }
 
 
 @cache

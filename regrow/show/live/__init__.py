@@ -1,7 +1,7 @@
 """The live view of a running experiment: a pure function of its log.
 
-`board` folds the log and keeps what the view needs, `layout` and `sections` arrange it for a
-terminal of any size, `screen` draws it, `viewer` chooses between the live screen, lines and events.
+`board` folds the log and keeps what the view needs, `sections` arranges it for a terminal of any
+size, `screen` draws it, `viewer` chooses between the live screen, lines and events.
 `text` has the texts of all commands.
 """
 
@@ -19,8 +19,7 @@ from regrow.infra.log.log import Log
 from regrow.infra.log.subscription import Batch, Subscription
 from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.infra.state.notes import NONE, Notes
-from regrow.show.live.output import Events
-from regrow.show.live.terminal import PlainConsole
+from regrow.show.live.terminal import Events, PlainConsole
 from regrow.show.live.viewer import Viewer
 from regrow.tasks.ports.store import Store
 
@@ -66,7 +65,6 @@ class Live:
 
     @contextmanager
     def watch(self, coordinator: Any) -> Iterator[None]:
-        """Show the experiment within the block."""
         if self._silent:
             yield
             return

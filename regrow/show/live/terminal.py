@@ -3,20 +3,25 @@ cannot control the terminal.
 
 Escape sequences, other control characters, marks that change the writing direction and zero-width
 characters are shown as Python escapes (`\x1b`, `\u202e`). Everything that the command line prints
-goes through `PlainConsole` or `tell`, except JSON.
+goes through `PlainConsole` or `tell`, except JSON. Output may fail without ending the experiment:
+that of a `Terminal`, and of `Events`.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import IO, Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from regrow.infra.machine.streams import to_nowhere
 from regrow.tasks.output.traces import one_line, printable
 
 
@@ -33,7 +38,6 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Escape the text of any renderable."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
@@ -60,7 +64,6 @@ class LineTable(Table):
         super().add_column(title, **given)
 
     def add_row(self, *cells: RenderableType | None, **given: Any) -> None:
-        """Add a row of cells of one line each."""
         super().add_row(*map(_in_a_line, cells), **given)
 
 
@@ -74,3 +77,89 @@ def _in_a_line(cell: RenderableType | None) -> Text:
 def tell(text: object = "", *, error: bool = False, end: str = "\n", flush: bool = False) -> None:
     """Print text for people, to standard error if `error`."""
     print(printable(str(text)), file=sys.stderr if error else sys.stdout, end=end, flush=flush)
+
+
+class Terminal(PlainConsole):
+    """A console that may lose its reader (`| tee`) or its disk without ending the experiment."""
+
+    lost: str = ""
+    """Why something was not written; "" if everything was, or if the reader has gone."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        to_nowhere(self.file)
+
+    @property
+    def file(self) -> IO[str]:
+        """The stream; of its failures only a missing reader is raised."""
+        return cast("IO[str]", _Steady(super().file, self))
+
+    @file.setter
+    def file(self, stream: IO[str]) -> None:
+        self._file = stream
+
+
+class _Steady:
+    def __init__(self, stream: IO[str], console: Terminal) -> None:
+        self._stream, self._console = stream, console
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        with self._kept():
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._kept():
+            self._stream.flush()
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._console.lost = error.strerror or str(error)
+
+
+def _escaped(line: bytes) -> bytes:
+    """Return the same JSON with escapes for characters that could control a terminal."""
+    text = line.decode()
+    if text.isprintable():
+        return line
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text).encode()
+
+
+class Events:
+    """Writes events to a file descriptor. `deaf`: a write failed, nothing more is written."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.deaf = False
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        data = b"".join(_escaped(line) + b"\n" for line in lines)
+        try:
+            while data and not self.deaf:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:
+            self.deaf = True
+
+
+@contextmanager
+def only_events() -> Iterator[Events]:
+    """Within the block, standard output goes to standard error, also of other processes."""
+    kept = os.dup(1)
+    sys.stdout.flush()
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield Events(kept)
+    finally:
+        with suppress(OSError):
+            # writes what the stream still has in its buffer
+            sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

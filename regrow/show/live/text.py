@@ -48,7 +48,6 @@ def ending_in(agent: Mapping[str, Any], now: float) -> str:
 
 
 def value(number: Any) -> str:
-    """Format a parameter or metric briefly."""
     return readable(number) if isinstance(number, float) else one_line(str(number))
 
 
@@ -58,7 +57,6 @@ def number(found: float | None) -> str:
 
 
 def ends(count: int) -> str:
-    """Return the plural's ending."""
     return "" if count == 1 else "s"
 
 
@@ -68,7 +66,6 @@ def pasted(setting: Any) -> str:
 
 
 def settings(config: Mapping[str, Any]) -> str:
-    """Format a flat configuration in one line."""
     return " ".join(f"{one_line(k)}={value(v)}" for k, v in config.items())
 
 
@@ -95,7 +92,6 @@ def so_far(history: History) -> str:
 
 
 def noted(notes: Notes) -> Iterator[str]:
-    """Yield the tags and notes, a line each."""
     if notes.tags:
         yield f"tags: {one_line(', '.join(notes.tags))}"
     for note in notes.texts:

@@ -19,9 +19,9 @@ from regrow.search.history import repeats
 from regrow.show.live import words
 from regrow.show.live.board import Board
 from regrow.show.live.grid import signs_of
-from regrow.show.live.layout import compose
-from regrow.show.live.output import Events
 from regrow.show.live.screen import Screen
+from regrow.show.live.sections import compose
+from regrow.show.live.terminal import Events
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.output.traces import one_line
 
@@ -82,7 +82,6 @@ class Viewer:
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Draw the live screen within the block, if it is used."""
         if self._quiet or self._events is not None or not self._pictures:
             yield
             return
@@ -99,7 +98,6 @@ class Viewer:
             self.board, self._ready = Board(self._called), False
 
     def skip(self, number: int) -> None:
-        """Show nothing up to segment `number`."""
         self._told_up_to = number
 
     def take(self, segments: Segments) -> None:

@@ -72,7 +72,7 @@ def html(
     states = [(state.value, count) for state, count in history.counts.items() if count]
     page = web.templates("regrow.show.report").get_template("report.html.j2")
     return page.render(
-        policy=_policy(),
+        policy=web.policy("regrow.show.report", SCRIPTS),
         scripts=SCRIPTS,
         plotly=plotly_as_text(),
         data=data,
@@ -101,22 +101,12 @@ def html(
 
 
 def _figures(rows: Rows) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the figures that are drawn, and those with nothing to show."""
     figures = [{**one, **described(rows, one["name"])} for one in listed()]
     drawn = [one for one in figures if "figure" in one]
     halves = [one for one in drawn if not one["whole"]]
     if len(halves) % 2:
         halves[-1]["whole"] = True  # no other figure is left to share the row
     return drawn, [one for one in figures if "nothing" in one]
-
-
-def _policy() -> str:
-    """Return the page's policy: only its own script, and what it unpacks (blob:)."""
-    script = web.inline("regrow.show.report", *SCRIPTS)
-    return (
-        f"default-src 'none'; script-src {web.digest(script)} blob:; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
 
 
 def _head(history: History, *, alive: bool, now: float) -> dict[str, Any]:

@@ -36,19 +36,17 @@ def view(history: History, *, alive: bool) -> list[dict[str, Any]]:
     ]
 
 
-def joining(
-    name: str, host: str, since: float, cpus: float, market: str, ends: float | None
-) -> dict[str, Any]:
-    """Return an agent that the log does not have yet, in the same form."""
+def joining(member: Any) -> dict[str, Any]:
+    """Return an agent that the log does not have yet, a Member of the state, in the same form."""
     return {
-        "agent": name,
-        "host": host,
+        "agent": member.id,
+        "host": member.host,
         "state": "joining",
-        "since": since,
-        "cpus": cpus,
+        "since": member.joined,
+        "cpus": member.cpus,
+        "market": member.market,
+        "ends": member.ends,
         "gpus": 0.0,
-        "market": market,
-        "ends": ends,
         "trials": [],
         "led": 0,
         "left": None,
@@ -65,14 +63,9 @@ def line(history: History, *, alive: bool) -> Iterator[str]:
     told = [f"{count} agent{'' if count == 1 else 's'}{'' if alive else ' took part'}"]
     leader = history.agents.leaders[-1:]
     told += [f"{name} {'leads' if alive else 'led last'}" for name in leader]
-    if (changes := _changes(history)) > 0:
+    if (changes := sum(one != after for one, after in pairwise(history.agents.leaders))) > 0:
         told.append(f"the lead changed {changes} time{'' if changes == 1 else 's'}")
     yield "; ".join(told)
-
-
-def _changes(history: History) -> int:
-    """Return how often another agent led than before."""
-    return sum(one != after for one, after in pairwise(history.agents.leaders))
 
 
 def _state(name: str, record: AgentRecord, leader: str, *, alive: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from regrow.infra.state.notes import NONE, Notes
 from regrow.search.events import AnyEvent, Began, Ended, Excluded, Opened, Reported
 from regrow.search.history import History, cost, repeats, waste
 from regrow.search.lifecycle import TrialState
+from regrow.search.numbers import columned, money, readable
 from regrow.show.views import summaries
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
@@ -41,7 +42,6 @@ class Course:
 
     @property
     def spent(self) -> tuple[int, float]:
-        """Total steps and seconds."""
         return cost.steps(self.history), self.ran()
 
     def ran(self, now: float | None = None) -> float:
@@ -215,3 +215,88 @@ def leading(values: Sequence[float | None], mode: str) -> list[int]:
         return []
     best = max(there) if mode == "max" else min(there)
     return [place for place, value in enumerate(values) if value == best]
+
+
+ABSENT = object()
+"""Stands for the value of a parameter that a configuration does not have."""
+_LEAST = {"steps": "steps", "wasted_steps": "steps done again", "losses": "losses"}
+"""Keys of which less is better, with their titles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of a table with a column for each experiment.
+
+    Attributes:
+        best: positions of the best cells.
+        differs: whether it is a parameter with different values.
+
+    """
+
+    title: str
+    cells: Sequence[str]
+    best: Sequence[int] = ()
+    differs: bool = False
+
+
+def outcomes(
+    view: dict[str, Any], *, title: str, duration: Callable[[float], str], count: str = ""
+) -> Iterator[Row]:
+    """Yield the rows of a `comparison.compare`.
+
+    Args:
+        view: the comparison.
+        title: the first row's.
+        duration: formats seconds.
+        count: format of the numbers of trials.
+
+    """
+    found = view["experiments"]
+
+    def counts(one: dict[str, Any], *keys: str) -> list[str]:
+        return [format(one[key], count) for key in keys]
+
+    def least(title: str, key: str, shown: Callable[[Any], str]) -> Row:
+        values = [one[key] for one in found]
+        best = [] if None in values else leading(values, "min")
+        return Row(title=title, cells=list(map(shown, values)), best=best)
+
+    best = [one["best"] for one in found]
+    values = [None if one is None else one.get("mean", one["value"]) for one in best]
+    deviations = [None if one is None else one.get("sd") for one in best]
+    yield Row(
+        title=title,
+        cells=[
+            cell if sd is None else f"{cell} +- {readable(sd, 2)}"
+            for cell, sd in zip(columned(values), deviations, strict=True)
+        ],
+        best=leading(values, view["mode"]),
+    )
+    yield Row(
+        title="of trial",
+        cells=["" if one is None else f"{one['trial']} at step {one['step']}" for one in best],
+    )
+    yield Row(title="status", cells=[one["status"] for one in found])
+    if any(one["tags"] for one in found):
+        yield Row(title="tags", cells=[", ".join(one["tags"]) for one in found])
+    if any(one["notes"] for one in found):
+        last = [one["notes"][-1]["text"] if one["notes"] else "" for one in found]
+        yield Row(title="note", cells=last)
+    yield Row(title="trials", cells=[" of ".join(counts(one, "trials", "total")) for one in found])
+    ends = ("done", "stopped", "failed")
+    yield Row(title=", ".join(ends), cells=[", ".join(counts(one, *ends)) for one in found])
+    for key, named in _LEAST.items():
+        yield least(named, key, "{:,}".format)
+    yield least("ran", "elapsed_s", duration)
+    yield least("slot-hours", "slot_hours", "{:.3g}".format)
+    if any(one["cost"] is not None for one in found):
+        yield least("cost", "cost", lambda price: "" if price is None else money(price))
+
+
+def configurations(configs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[Any], bool]]:
+    """Yield the parameters of best configurations: name, each experiment's value (`ABSENT` if it
+    has none), and whether they differ.
+    """
+    for name in dict.fromkeys(key for config in configs for key in config):
+        values = [config.get(name, ABSENT) for config in configs]
+        yield name, values, any(value is ABSENT or value != values[0] for value in values)

@@ -43,7 +43,18 @@ def apart(names: Sequence[str], most: Sequence[int], mark: str = "…") -> list[
     while alike := _alike(names, cut):
         for places in alike:
             same = [names[place] for place in places]
-            shared = max(0, min(_shared(same), min(map(len, same)) - _KEPT))
+            shared = max(
+                0,
+                min(
+                    sum(
+                        1
+                        for _ in takewhile(
+                            lambda letters: len({*letters}) == 1, zip(*same, strict=False)
+                        )
+                    ),
+                    min(map(len, same)) - _KEPT,
+                ),
+            )
             for place in places:
                 cut[place] = _cut(names[place], cells[place], shared, begins, mark)
                 cells[place] += begins > 0
@@ -57,13 +68,6 @@ def _cut(name: str, most: int, shared: int, begins: int, mark: str) -> str:
         return middle(name, most, mark)
     head = set_cell_size(name, begins).rstrip()
     return head + middle(mark + name[shared:], most - cell_len(head), mark)
-
-
-def _shared(names: Sequence[str]) -> int:
-    """Return how many characters all names begin with."""
-    return sum(
-        1 for _ in takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))
-    )
 
 
 def _alike(names: Sequence[str], cut: Sequence[str]) -> list[list[int]]:

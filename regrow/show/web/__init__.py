@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -46,7 +46,6 @@ def templates(package: str = __name__) -> Environment:
 
 
 def inline(package: str, *names: str) -> str:
-    """Return assets as one text."""
     return "".join(asset(name, package) for name in names)
 
 
@@ -64,6 +63,14 @@ def digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
+def policy(package: str, scripts: Sequence[str]) -> str:
+    """Return the policy of a page that is one file: only its own script, and what it unpacks."""
+    return (
+        f"default-src 'none'; script-src {digest(inline(package, *scripts))} blob:;"
+        " style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
 def moment(t: float) -> dict[str, str]:
     """Return a time for machines, and as text for browsers without the script."""
     at = datetime.fromtimestamp(t, UTC)
@@ -71,5 +78,4 @@ def moment(t: float) -> dict[str, str]:
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:
-    """Return a configuration to paste into a specification."""
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100).rstrip("\n")
