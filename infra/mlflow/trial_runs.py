@@ -37,10 +37,10 @@ from regrow.search.events import (
     Row,
     Saved,
     Started,
-    Usage,
 )
 from regrow.search.history import History, TrialRecord, cost, waste
 from regrow.search.lifecycle import TrialState
+from regrow.search.measured import Usage
 from regrow.search.planning import forecast
 from regrow.tasks.trial.names import task_name
 
