@@ -36,8 +36,8 @@ def test_failed_trials_go_on_from_their_last_checkpoints_as_further_attempts() -
 
 
 def test_with_anew_they_begin_from_nothing_and_their_checkpoints_are_dropped() -> None:
-    how = {"schedule": "fifo", "retries": {"anew": True}}
-    mended = retried(failing(simulated(**how), (1, 2), (4, 3)))
+    broken = failing(simulated(schedule="fifo", retries={"anew": True}), (1, 2), (4, 3))
+    mended = retried(broken)
     assert mended.history.counts[TrialState.DONE] == 9
     starts = [[a.from_step for a in trial.attempts] for trial in mended.history.trials]
     assert starts == [[0, 0] if number in (1, 4) else [0] for number in range(9)]
