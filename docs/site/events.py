@@ -13,14 +13,15 @@ import msgspec
 
 from docs.site.specification import as_text
 from regrow.infra.prefect import events as prefect_events
-from regrow.search import events, measured
+from regrow.search import events
+from regrow.search.measured import Usage
 
 
 def page() -> str:
     """Markdown: a section an event, in the order of the union of all events; then what rows,
     places, machine use and known results are.
     """
-    types = [*get_args(events.AnyEvent), events.Row, events.Place, measured.Usage, events.Known]
+    types = [*get_args(events.AnyEvent), events.Row, events.Place, Usage, events.Known]
     return "\n".join(line for one in types for line in _section(one))
 
 

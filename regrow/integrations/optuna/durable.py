@@ -32,7 +32,7 @@ from regrow.integrations.optuna.private import TheirStudy, validated
 from regrow.integrations.optuna.running import STEP, VALUE, Trial, logged
 from regrow.integrations.optuna.scheduling import (
     MOST,
-    decided_by_schedule,
+    keeps_schedule,
     schedule,
     stored_schedule,
 )
@@ -81,7 +81,7 @@ class Study(TheirStudy):
         self._search, self._schedule = search(self.sampler, name), schedule(self.pruner)
         if stored is not None and sampler is None:
             self._search = Search(form=stored.to_json()["search"], seed=stored.seed)
-        if stored is not None and (pruner is None or decided_by_schedule(stored)):
+        if stored is not None and keeps_schedule(stored, given=pruner is not None):
             self._schedule = stored_schedule(stored)
         self._queue: list[dict[str, Any]] = []
         self._history: History | None = None

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from optuna.distributions import json_to_distribution
 from optuna.pruners import NopPruner
 from optuna.samplers import BaseSampler, CmaEsSampler
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from regrow.infra.state.places import Places
@@ -69,13 +69,16 @@ class Answering:
     """The study as the sampler sees it, in its process."""
 
     def __init__(self, sampler: BaseSampler, store: Store, name: str) -> None:
-        self._sampler, self._store = _folded(sampler), store
+        self._sampler, self._store, self._name = _folded(sampler), store, name
         self._history = History(name)
+        self._mirror = Mirror(name, [StudyDirection.MINIMIZE])  # until the log tells more
         self._study: Stopping | None = None
         self._dealt: set[int] = set()
         """Trials whose end the sampler was told, in any process."""
         self._noted: dict[int, dict[str, Any]] = {}
         """Attributes that the sampler set on a trial after its proposal."""
+        self._of_study: dict[str, Any] = {}
+        """Those that it set on the study."""
         self._changed: set[int] = set()
         """Trials whose state in the study is not the log's."""
         self._over = False
@@ -84,9 +87,11 @@ class Answering:
         """See External."""
         self._history.apply(event)
         if isinstance(event, Answered):
+            self._of_study |= event.state.get("study", {})
             for number, state in event.ended.items():
                 self._dealt.add(number)
                 self._noted[number] = state.get("trial", {})
+                self._of_study |= state.get("study", {})
                 self._changed.add(number)
         elif hasattr(event, "trial"):
             self._changed.add(event.trial)
@@ -126,36 +131,26 @@ class Answering:
     def _opened(self) -> Stopping:
         """Return the study, up to date with the log."""
         if self._study is None:
-            mirror = Mirror(self._history.spec.name, directions_of(self._history))
+            self._mirror = mirror = Mirror(self._name, directions_of(self._history))
             for key, kept in records.read(self._store).attributes.items():
                 mirror.set_study_user_attr(0, key, plain_value(kept))
             if self._history.trials:
                 self._sampler.reseed_rng()  # else it draws once more what it drew before
-            name = self._history.spec.name
-            self._study = Stopping(Study(name, mirror, self._sampler, NopPruner()))
-            self._note_study()
+            self._study = Stopping(Study(self._name, mirror, self._sampler, NopPruner()))
+            for key, value in self._of_study.items():
+                mirror.set_study_system_attr(0, key, value)
         ended, trials = set(self._ended()), Trials(self._history, self._store, texts=True)
-        for number in sorted(self._changed - ended):
-            self._mirror.put(self._frozen(trials, number))
+        for number in sorted(self._changed):
+            self._mirror.put(self._frozen(trials, number, runs=number in ended))
         self._changed = ended
         return self._study
 
-    @property
-    def _mirror(self) -> Mirror:
-        assert self._study is not None
-        found = self._study._storage  # noqa: SLF001 - that it was made with
-        assert isinstance(found, Mirror)
-        return found
-
-    def _note_study(self) -> None:
-        """Set the attributes that the sampler set on the study in earlier processes."""
-        for trial in self._history.trials:
-            for key, value in trial.proposal_state.get("study", {}).items():
-                self._mirror.set_study_system_attr(0, key, value)
-
-    def _frozen(self, trials: Trials, number: int) -> FrozenTrial:
+    def _frozen(self, trials: Trials, number: int, *, runs: bool = False) -> FrozenTrial:
+        """Return a trial as the study has it. `runs`: as it was before its end."""
         record = self._history.trials[number]
         found = trials.one(record)
+        if runs or found.state is TrialState.WAITING:
+            found.state, found.values, found.datetime_complete = TrialState.RUNNING, None, None
         found.system_attrs = {
             **found.system_attrs,
             **fixed_params(record.proposal_state),
@@ -168,9 +163,7 @@ class Answering:
         Return the attributes that it set.
         """
         trials = Trials(self._history, self._store, texts=True)
-        final = self._frozen(trials, number)
-        running = self._frozen(trials, number)
-        running.state, running.values, running.datetime_complete = TrialState.RUNNING, None, None
+        final, running = self._frozen(trials, number), self._frozen(trials, number, runs=True)
         self._mirror.put(running)
         before = self._attributes(number)
         self._dealt.add(number)

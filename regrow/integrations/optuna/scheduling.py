@@ -64,11 +64,13 @@ def schedule(pruner: pruners.BasePruner) -> Schedule:
     return Schedule(form="fifo", asked=True)
 
 
-def decided_by_schedule(spec: Spec) -> bool:
-    """Return whether a study is of a version in which a schedule stood for Optuna's median and
-    percentile: it keeps that.
+def keeps_schedule(spec: Spec, *, given: bool) -> bool:
+    """Return whether an existing study keeps its schedule: one of a version in which ours stood for
+    Optuna's median and percentile, and if no other pruner is `given`, any but "fifo". There the
+    trials ask a pruner, which by default is Optuna's for the median, as there.
     """
-    return chosen(spec.schedule) in ("median", "percentile")
+    name = chosen(spec.schedule)
+    return name in ("median", "percentile") or (not given and name != "fifo")
 
 
 def stored_schedule(spec: Spec) -> Schedule:
