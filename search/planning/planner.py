@@ -60,8 +60,8 @@ from regrow.search.planning.untried import Untried, applies
 from regrow.search.planning.widths import has_room, may_narrow, why_narrower, width_of
 from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
 from regrow.search.samplers.external import Wanted
-from regrow.search.schedulers.ahead import Ahead
-from regrow.search.schedulers.base import EndAware, SchedulerPort, Verdict, Widening
+from regrow.search.schedulers.ahead import Ahead, EndAware
+from regrow.search.schedulers.base import SchedulerPort, Verdict, Widening
 from regrow.search.space.smaller import smaller
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]

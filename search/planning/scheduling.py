@@ -27,13 +27,13 @@ from regrow.search.lifecycle import IllegalMove
 from regrow.search.options import chosen
 from regrow.search.planning import limits
 from regrow.search.planning.widths import widest
+from regrow.search.schedulers.ahead import EndAware
 from regrow.search.schedulers.base import (
     FINAL,
     Candidate,
     Decision,
     Drop,
     End,
-    EndAware,
     Exclusion,
     Final,
     News,

@@ -1,5 +1,5 @@
-"""When the first decision on a trial is due that is not proposed yet. Without this part of a
-scheduler a new trial is taken to run to its end.
+"""Optional parts of a scheduler that look ahead: to the first decision on a trial that is not
+proposed yet, without which a new trial is taken to run to its end; and to the experiment's end.
 """
 
 from __future__ import annotations
@@ -15,4 +15,15 @@ class Ahead(Protocol):
         """Return the step of the first decision on the trial that is proposed next, `trial`; None
         for none before its end.
         """
+        ...
+
+
+@runtime_checkable
+class EndAware(Protocol):
+    """Optional part of a scheduler for which the end of the money or time belongs to the best: no
+    new trial begins that could not be trained to its end.
+    """
+
+    def near_end(self, *, late: bool) -> None:
+        """Fold in whether a new trial could not be trained to its end any more."""
         ...

@@ -206,17 +206,6 @@ class Widening(Protocol):
 
 
 @runtime_checkable
-class EndAware(Protocol):
-    """Optional part of a scheduler for which the end of the money or time belongs to the best: no
-    new trial begins that could not be trained to its end.
-    """
-
-    def near_end(self, *, late: bool) -> None:
-        """Fold in whether a new trial could not be trained to its end any more."""
-        ...
-
-
-@runtime_checkable
 class Foreseeing(Protocol):
     """Optional part of a scheduler that knows beforehand how much work there is."""
 
