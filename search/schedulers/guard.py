@@ -40,8 +40,10 @@ NEWEST: Final = 48
 """Number of the newest trials with later values that are compared; time grows with its square."""
 PROBED: Final = 1.0
 """Trainings that the first probes may cost together."""
-PROBED_SHARE: Final = 0.1
-"""Share of all steps so far that later probes may cost, and of a budget that the first ones may."""
+PROBED_BUDGET: Final = 0.1
+"""Share of a budget that the first probes may cost."""
+PROBED_SHARE: Final = 0.03
+"""Share of all steps so far that later probes may cost."""
 
 
 class Agreement:
@@ -121,12 +123,12 @@ class Agreement:
         )[-NEWEST:]
         found = {self._last: (1.0, 0)}
         trusted = {len(self._steps) - 1: 1.0}
-        """Agreement of steps that were seen to tell the end by place, the latest first."""
+        """Agreement of trusted steps with the end by place, the latest first."""
         for place in reversed(range(len(self._steps) - 1)):
             step = self._steps[place]
             found[step] = self._of(place, trusted, numbers)
-            agreement, n = found[step]
-            if n and agreement >= LEAST:
+            agreement, _ = found[step]
+            if agreement >= LEAST:
                 trusted[place] = agreement
         return found
 
@@ -179,7 +181,7 @@ class Probes:
 
     def __init__(self, max_steps: int, trainings: float | None) -> None:
         self._max_steps = max_steps
-        first = PROBED if trainings is None else min(PROBED, PROBED_SHARE * trainings)
+        first = PROBED if trainings is None else min(PROBED, PROBED_BUDGET * trainings)
         self._first = first * max_steps
         self._trials: set[int] = set()
         self._cost = 0

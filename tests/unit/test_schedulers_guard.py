@@ -59,7 +59,7 @@ def test_values_at_a_step_that_is_not_trusted_are_no_evidence() -> None:
 def test_a_step_tells_no_more_than_the_one_where_it_is_compared() -> None:
     """All agree at 1, 3 and 9."""
     told = [[values[0]] * 3 for values in rising(20)]
-    assert seen(*told).first_trusted() == 9, "nobody was seen to the end"
+    assert 0.3 < seen(*told).at(1)[0] < 0.4, "what is expected of 9: nobody was seen to the end"
     ends = [0, 4, 1, 5, 2, 6, 3, 7]
     whole = [[trial + 0.5] * 3 + [end - 99.0] for trial, end in enumerate(ends)]
     assert 0.3 < seen(*told, *whole).at(1)[0] < 0.6, "9 was seen to tell the end no better"
@@ -164,7 +164,7 @@ def test_that_trials_are_stopped_in_error_is_found_out() -> None:
     assert any("but it is to be seen how it ends" in verdict.why for _, _, verdict in run.log)
 
 
-def test_probes_cost_a_tenth_of_all_steps_and_at_first_a_training_or_a_tenth_of_the_budget() -> (
+def test_probes_cost_a_share_of_all_steps_and_at_first_a_training_or_a_tenth_of_the_budget() -> (
     None
 ):
     probes = Probes(27, None)
@@ -172,7 +172,9 @@ def test_probes_cost_a_tenth_of_all_steps_and_at_first_a_training_or_a_tenth_of_
     probes.add(0, 9)
     assert not probes.room(9)
     probes.observe(0, 27)
-    probes.observe(1, 90)
+    probes.observe(1, 200)
+    assert not probes.room(9)
+    probes.observe(2, 100)
     assert probes.room(9)
     assert not Probes(27, 5.0).room(9)
 
