@@ -36,7 +36,7 @@ from regrow.infra.ray import cluster
 from regrow.infra.ray.executor import RayExecutor, Shared
 from regrow.infra.ray.joining import code, environment, shortage, slots
 from regrow.infra.ray.nodes import Nodes
-from regrow.infra.ray.scaling import most
+from regrow.infra.ray.scaling import least, most
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state import snapshot
 from regrow.infra.state.environment import collected
@@ -151,6 +151,7 @@ def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> O
         retry_failed=session.retry_failed,
         widest=spec.resources.shape.widest(ray_cluster.nodes()),
         fixed=fixed,
+        least=least(spec),
         agent=session.agent,
         hold=session.hold,
     )

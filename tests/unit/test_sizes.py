@@ -55,14 +55,14 @@ class World:
         """An attempt of a new trial is submitted."""
         trial, self.trials = self.trials, self.trials + 1
         self.history.apply(Proposed(t=self.now, trial=trial, config={"x": 0.5}))
-        started = Started(
-            t=self.now, trial=trial, attempt=1, market=market, avoid_spot=avoid_spot
-        )
+        started = Started(t=self.now, trial=trial, attempt=1, market=market, avoid_spot=avoid_spot)
         self.history.apply(started)
         return trial
 
     def end(self, trial: int) -> None:
-        self.history.apply(Ended(t=self.now, trial=trial, attempt=1, outcome="failed", cause="error"))
+        self.history.apply(
+            Ended(t=self.now, trial=trial, attempt=1, outcome="failed", cause="error")
+        )
 
     def run(self, seconds: float) -> None:
         for _ in range(int(seconds)):
