@@ -51,7 +51,9 @@ def _watch(folder: Path) -> None:
 
 
 def _maintain(fleet: Any) -> None:
-    """Start what a fleet lacks, as EC2 does while it is active."""
+    """Start what a fleet of type maintain lacks, as EC2 does while it is active."""
+    if fleet.fleet_type != "maintain":
+        return
     fleet.spot_requests = [one for one in fleet.spot_requests if _lives(one.instance)]
     fleet.on_demand_instances = [
         one for one in fleet.on_demand_instances if _lives(one["instance"])

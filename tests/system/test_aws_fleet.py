@@ -234,6 +234,55 @@ def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) ->
     assert cloud.call("ec2", "describe_launch_templates")["LaunchTemplates"] == []
 
 
+BOTH = [
+    {"type": "m5.large", "market": "spot", "most": 1},
+    {"type": "m5.xlarge", "most": 2},
+]
+
+
+@pytest.mark.nightly
+def test_on_demand_machines_come_for_trials_that_wait_for_one_and_leave_when_idle(
+    cloud: Cloud,
+) -> None:
+    write(cloud, trials=2, steps=5, workers=BOTH, idle=10)
+    project = cloud.laptop.home / "project"
+    work = project / "work.py"
+    # The first trial alone waits for `go`.
+    work.write_text(work.read_text().replace("while step == 3", "while trial.number == 0 and step"))
+    spec = yaml.safe_load((project / "sweep.yaml").read_text())
+    del spec["concurrency"]
+    (project / "sweep.yaml").write_text(yaml.safe_dump({**spec, "market": "on-demand"}))
+
+    def by_type() -> dict[str, int]:
+        found = [
+            one["InstanceType"]
+            for reservation in cloud.call("ec2", "describe_instances")["Reservations"]
+            for one in reservation["Instances"]
+            if one["State"]["Name"] in ("pending", "running")
+        ]
+        return {name: found.count(name) for name in sorted(set(found))}
+
+    submit(cloud)
+    assert by_type() == {"m5.large": 1, "m5.xlarge": 1}, "one on demand, as nothing waits yet"
+    await_(lambda: by_type().get("m5.xlarge") == 2, "a machine for the other trial", seconds=200)
+    await_(lambda: by_type().get("m5.xlarge") == 1, "its end without a trial", seconds=200)
+    (running,) = [one for one in show(cloud)["trials"] if one["state"] != "done"]
+    assert running["number"] == 0
+    assert {(one["market"], one["node_type"]) for one in attempts(cloud)} == {
+        ("on-demand", "m5.xlarge")
+    }
+    assert len({one["node"] for one in attempts(cloud)}) == 2
+    assert by_type() == {"m5.large": 1, "m5.xlarge": 1}
+    assert "its machine had no trial for 10 s" in [one["why"] for one in show(cloud)["agents"]]
+
+    go(cloud).touch()
+    await_(lambda: show(cloud)["status"] == "finished", "end of the experiment", seconds=300)
+    await_(lambda: not cloud.running(), "end of all machines", seconds=300)
+    assert len(cloud.machines) == 3
+    typed(cloud, "cluster", "down", "cluster.yaml", "--yes")
+    check_nothing_left(cloud)
+
+
 @pytest.mark.nightly
 def test_one_command_follows_it_and_leaves_nothing(cloud: Cloud) -> None:
     write(cloud, trials=2, steps=5)
