@@ -81,11 +81,11 @@ def is_short(history: History, now: float) -> bool:
 
 
 def idle(history: History, agent: str, now: float) -> float:
-    """Return for how many seconds an on-demand machine had no attempt, 0 if it has one or is the
-    one that stays. `agent`: id of its agent.
+    """Return for how many seconds an on-demand machine had no attempt, 0 if it has one, if an
+    attempt waits for such a machine, or if it is the one that stays. `agent`: id of its agent.
     """
     present = _present(history)
-    if agent not in present or agent == _stays(history):
+    if agent not in present or agent == _stays(history) or any(_waiting(history)):
         return 0.0
     joined = history.agents[agent].joined
     since = joined.t

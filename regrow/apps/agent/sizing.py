@@ -17,8 +17,8 @@ from regrow.search.history import History
 from regrow.search.planning import sizes
 from regrow.tasks.errors import RegrowError
 
-PACE = (3.0, 15.0)
-"""Seconds between two looks at the log, which in a bucket cost a request each."""
+PACE = (10.0, 15.0)
+"""Seconds between two looks at the log. A machine takes minutes to come."""
 
 
 def growing(agent: Agent) -> AbstractContextManager[object]:
@@ -47,8 +47,8 @@ def _grow(agent: Agent, fleet: OwnFleet, history: History, now: float) -> None:
         wanted = sizes.sizes(history, groups, now)
         for one in groups:
             if (more := wanted.get(one.name, one.there) - one.there) > 0:
-                agent.tell(f"{more} more of {one.name}, as trials wait for them")
                 fleet.start(one.name, more)
+                agent.tell(f"{more} more of {one.name}, as trials wait for them")
     except RegrowError as error:
         agent.tell(f"{error}; trying again")
 
