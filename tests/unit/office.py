@@ -82,6 +82,7 @@ class Office:
         *,
         slots: int = 1,
         fixed: bool = False,
+        least: int = 0,
         driver: str = "driver-1",
         store: Store | None = None,
         given: Callable[[], object] = lambda: None,
@@ -89,7 +90,7 @@ class Office:
     ) -> None:
         self.store = store or GatedStore()
         self.spec = Spec.parse({**SPEC, "trials": 1, **spec})
-        self.slots, self.fixed, self._given = slots, fixed, given
+        self.slots, self.fixed, self.least, self._given = slots, fixed, least, given
         self.told: list[Progress] = []
         self.monotonic = 0.0
         """The coordinator's clock for leases, in seconds."""
@@ -181,6 +182,7 @@ class Office:
             spec=self.spec.to_json(),
             slots=self.slots,
             fixed=self.fixed,
+            least=self.least,
             trials=None,
             flow_run=None,
             code=None,
