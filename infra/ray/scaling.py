@@ -46,10 +46,20 @@ def least(spec: Spec) -> int:
     fewer now: with `market`, one for each machine of the kind that they ask for first. Those that
     wait for one are what others are started for. Raises UserError for a variable of another form.
     """
-    text = os.environ.get(MACHINES, "")
-    if spec.market is None or not text:
-        return 0
+    return 0 if spec.market is None else _machines().get(spec.market.first, 0)
+
+
+def on_demand(spec: Spec) -> int:
+    """Return how many slots there may be on on-demand machines, although these are not there now:
+    with `market`, one for each machine. Raises UserError as `least`.
+    """
+    return 0 if spec.market is None else _machines().get("on-demand", 0)
+
+
+def _machines() -> dict[str, int]:
+    if not (text := os.environ.get(MACHINES, "")):
+        return {}
     found = dict(word.partition("=")[::2] for word in text.split(","))
     if not all(count.isdecimal() for count in found.values()):
         raise UserError(f'{MACHINES}={text!r} is not of the form "spot=16,on-demand=6"')
-    return int(found.get(spec.market.first, 0))
+    return {market: int(count) for market, count in found.items()}

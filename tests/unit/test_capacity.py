@@ -56,16 +56,17 @@ def test_more_trials_start_as_soon_as_there_is_more_room(office: Office) -> None
 
 
 def test_where_machines_may_come_on_need_a_smaller_cluster_has_attempts_that_wait() -> None:
-    with offices(schedule="fifo", trials=6, max_steps=1, slots=2, least=2) as make:
+    with offices(schedule="fifo", trials=6, max_steps=1, slots=2, least=2, on_demand=3) as make:
         office = make()
         assert start(office) == [0, 1]
         assert grow(office, 1) == []
         finish(office, 0)
         assert start(office, ClusterCapacity(slots=1, widest=1)) == [2], "it waits for a machine"
         assert grow(office, 4) == [3, 4], "machines have room for several"
-        slots = [event.slots for event in office.events if isinstance(event, Capacity)]
-        assert slots[-1] == 4
-        assert min(slots) == 2
+        start(office, ClusterCapacity(slots=5, widest=5, spot=4))
+        told = [(e.slots, e.spot) for e in office.events if isinstance(e, Capacity)]
+        assert told[-1] == (5, 2), "three of the slots may be had on demand"
+        assert min(told)[0] == 2
         assert verify(office.events).difference is None
 
 

@@ -237,6 +237,8 @@ def test_with_a_market_attempts_are_submitted_for_the_machines_that_may_come(
     assert found(market="spot") == 2
     monkeypatch.setenv("REGROW_MACHINES", "spot=16,on-demand=6")
     assert [found(market=one) for one in ("spot", "on-demand")] == [16, 6]
+    assert scaling.on_demand(Spec.parse({**SPEC, "market": "spot"})) == 6
+    assert scaling.on_demand(Spec.parse(SPEC)) == 0
     assert found() == 2, "an attempt that runs anywhere waits for what is there"
     assert found(market="spot", concurrency=3) == 3
     monkeypatch.setenv("REGROW_MACHINES", "spot=many")
