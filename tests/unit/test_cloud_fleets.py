@@ -145,7 +145,10 @@ def test_the_cloud_keeps_the_machines_of_each_group_and_down_leaves_nothing(
 ) -> None:
     said: list[str] = []
     there = engine(cloud)
-    assert there.offer(work)[-1] == "  until the experiment ends, at most for 168 h"
+    assert there.offer(work)[-2:] == [
+        "  those on demand but one only as trials wait for them",
+        "  until the experiment ends, at most for 168 h",
+    ]
     there.submit(work, said.append)
     assert len(clouds.names(GROUPS[cloud])) == 2
     assert re.search(

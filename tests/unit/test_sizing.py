@@ -24,7 +24,8 @@ from tests.contract.test_agents_in_stores import member
 from tests.unit.simulated import created
 
 CLOUD = """
-import pathlib, sys
+import os, pathlib, sys
+assert "AWS_SECRET_ACCESS_KEY" not in os.environ, "the machine's own rights are meant"
 asked = pathlib.Path(__file__).with_name("asked")
 if sys.argv[1] == "machines":
     print('{"on-demand": 1}')
@@ -49,6 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "fleet.json").write_text(json.dumps(found))
     monkeypatch.setenv(own_fleet.FLEET, str(tmp_path))
     monkeypatch.setattr(sizing, "PACE", (0.01, 0.05))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the user")
     return tmp_path
 
 

@@ -50,9 +50,11 @@ class OwnFleet:
 
     def _asked(self, *words: str) -> str:
         command: Sequence[str] = (self.python, str(self.folder / "machine.py"), *words)
+        # Without the user's variables: the machine's own rights are meant, and its own Python.
+        plain = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, check=True, timeout=_SECONDS
+                command, env=plain, capture_output=True, text=True, check=True, timeout=_SECONDS
             )
         except subprocess.CalledProcessError as error:
             said = (error.stderr or "").strip().splitlines() or ["it said nothing"]
