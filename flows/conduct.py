@@ -32,11 +32,10 @@ from regrow.infra.prefect import notifications
 from regrow.infra.prefect.deployments import schedule_of
 from regrow.infra.prefect.run_logs import RunLogs
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
-from regrow.infra.ray import cluster
+from regrow.infra.ray import cluster, scaling
 from regrow.infra.ray.executor import RayExecutor, Shared
 from regrow.infra.ray.joining import code, environment, shortage, slots
 from regrow.infra.ray.nodes import Nodes
-from regrow.infra.ray.scaling import most
 from regrow.infra.ray.warm_pool import spares
 from regrow.infra.state import snapshot
 from regrow.infra.state.environment import collected
@@ -130,7 +129,7 @@ def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> O
         session.say(line)
     if prepared.folder is not None:
         recorded = {**recorded, **_snapshot(session)}
-    fixed = most(spec) is not None
+    fixed = scaling.most(spec) is not None
     if (fixed or session.agent) and (line := shortage(spec, ray_cluster)) is not None:
         session.say(line)
     # a decision may depend on these
@@ -151,6 +150,8 @@ def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> O
         retry_failed=session.retry_failed,
         widest=spec.resources.shape.widest(ray_cluster.nodes()),
         fixed=fixed,
+        least=scaling.least(spec),
+        on_demand=scaling.on_demand(spec),
         agent=session.agent,
         hold=session.hold,
     )

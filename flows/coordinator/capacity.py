@@ -12,11 +12,12 @@ from regrow.search.needs import ClusterCapacity
 
 class LastCapacity:
     """The driver's last report of capacity. `fixed`: whether the number of slots was requested
-    explicitly, regardless of the cluster's size.
+    explicitly, regardless of the cluster's size. `least`: slots that the planner knows at least;
+    `on_demand`: of which it knows so many as such that stay, at least.
     """
 
-    def __init__(self, *, fixed: bool) -> None:
-        self._fixed = fixed
+    def __init__(self, *, fixed: bool, least: int = 0, on_demand: int = 0) -> None:
+        self._fixed, self._least, self._on_demand = fixed, least, on_demand
         self._room: ClusterCapacity | None = None
 
     def take(self, room: ClusterCapacity | None, history: History) -> ClusterCapacity | None:
@@ -24,7 +25,8 @@ class LastCapacity:
         self._room = room
         if room is None or history.closing is not None or history.closed is not None:
             return None
-        slots, widest, spot = room.slots, room.widest, room.spot
+        slots, widest = max(room.slots, self._least), room.widest
+        spot = min(room.spot, max(0, slots - self._on_demand))
         if self._fixed:  # a lost node may return for a waiting attempt, so `widest` stays
             slots, widest, spot = history.slots, max(widest, history.widest), 0
         if (slots, widest, spot) == (history.slots, history.widest, history.spot_slots):

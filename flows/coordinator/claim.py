@@ -33,6 +33,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         widest: slots that one attempt may have, see Opened.
         fixed: whether the number of slots was requested explicitly, regardless of the cluster's
             size.
+        least, on_demand: slots that the planner knows at least, and such that stay, however small
+            the cluster is.
         environment: the environment to record.
         retry_failed: whether failed trials are tried again.
         agent: see Opened.
@@ -52,6 +54,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     learnt: list[Known] = []
     widest: int = 0
     fixed: bool = False
+    least: int = 0
+    on_demand: int = 0
     environment: dict[str, Any] = {}
     retry_failed: bool = False
     agent: str = ""

@@ -117,7 +117,9 @@ class Coordinator:
         self._lines: deque[tuple[str, LogLine]] = deque(maxlen=MOST_LINES)
         self._looked = self._expired = monotonic()
         self._looking: asyncio.Task[None] | None = None
-        self._seen = LastCapacity(fixed=opening.fixed)
+        self._seen = LastCapacity(
+            fixed=opening.fixed, least=opening.least, on_demand=opening.on_demand
+        )
         self._addresses: dict[tuple[int, int], str] = {}
         """Addresses of rank 0, by attempt. After a restart rank 0 publishes its address again."""
         self._published = asyncio.Condition()

@@ -59,6 +59,7 @@ _SPAN, _SIZE = (
 _FORMS = {
     "prices": "write the path of a CSV file, or a list of {type: ..., on_demand: ..., spot: ...}",
     "expires": _SPAN,
+    "idle": _SPAN,
     "time": _SPAN,
     "memory": _SIZE,
     "env": "write NAME: value, one a line",
@@ -289,6 +290,8 @@ class WithPrices(Cluster):
             *((f"workers.{n}.", one) for n, one in enumerate(groups) if isinstance(one, dict)),
         ):
             for key in (key for key in _GONE if key in part):
+                if not path and key in cls.model_fields:
+                    continue
                 problem = f"is no key any more: {_GONE[key]}"
                 raise SpecError(f"{path}{key}", part[key], problem, "leave it out")
 
@@ -305,6 +308,10 @@ class OnVms(WithPrices, WithEnvironment):
     image: Text | None = None
     """The machine image. None: a current Ubuntu image for CPUs, the cloud's deep-learning image for
     types with GPUs.
+    """
+    idle: Time = 300.0
+    """After this time without a trial a machine on demand ends, if there are groups on the spot
+    market: seconds, or "5min". One of them stays.
     """
     user: User = "ubuntu"
     """The user as whom agents run. One that the image does not have is made."""

@@ -92,7 +92,7 @@ def code(spec: Spec) -> dict[str, str]:
 
 def slots(spec: Spec, ray_cluster: cluster.Cluster, *, by_agent: bool = False) -> int:
     """Return how many slots attempts may use at a time: the specified number, else as many as the
-    cluster has room for now.
+    cluster has room for now, or is to have (see `scaling.least`).
 
     Raises SpecError if there is no room for any slot, unless the number is specified and the
     cluster is the user's, as it may grow once something waits, or the cluster is one of agents
@@ -102,7 +102,9 @@ def slots(spec: Spec, ray_cluster: cluster.Cluster, *, by_agent: bool = False) -
     present, most = spec.resources.shape.slots(nodes), scaling.most(spec)
     if present == 0 and (ray_cluster.local or (most is None and not by_agent)):
         raise _no_room(spec, nodes, local=ray_cluster.local)
-    return most or present  # a specification without resources has a concurrency
+    return most or max(
+        present, scaling.least(spec)
+    )  # a specification without resources has a concurrency
 
 
 def shortage(spec: Spec, ray_cluster: cluster.Cluster) -> str | None:

@@ -78,6 +78,7 @@ def join(
     """
     from regrow.apps.agent.request import Request
     from regrow.apps.agent.take_part import take_part
+    from regrow.infra.clusters.clouds import own_fleet
     from regrow.infra.machine.ports import Ports
     from regrow.infra.machine.walltime import ends
     from regrow.infra.ray.labels import MARKET_LABEL
@@ -117,6 +118,7 @@ def join(
             ends=ends() if walltime is None else time.time() + _walltime(walltime),
             leads=not never_lead,
             works=not no_trials,
+            fleet=own_fleet.here(),
         ),
         say,
     )

@@ -22,6 +22,7 @@ from regrow.search.history import cost, waste
 from regrow.search.planning.curves import Drawn, RecordedCurve
 from regrow.search.planning.machines import Availability, Machine, Trace, shifted
 from regrow.search.planning.simulator import Simulation
+from regrow.search.planning.sizes import KEPT
 from regrow.search.spec import Spec
 
 Kind: TypeAlias = Literal["spot", "on-demand", "fall-back", "as they are"]
@@ -53,11 +54,14 @@ class Offered:
     Attributes:
         kinds: one machine of each market that it has; "": machines that are there.
         market: for the fall-back, the specification's key `market`.
+        on_need: for the fall-back, seconds without a trial after which an on-demand machine that
+            came on need is stopped, and all but those that stay do; None: as `kinds` has them.
 
     """
 
     kinds: Mapping[str, Machine]
     market: Mapping[str, Any] | None = None
+    on_need: float | None = None
 
     @property
     def choices(self) -> list[Kind]:
@@ -208,7 +212,12 @@ class Premises:
             for one in self._spot(many, chance):
                 yield replace(self.offered.kinds["spot"], availability=one)
         if scenario.kind in ("on-demand", "fall-back"):
-            yield from [self.offered.kinds["on-demand"]] * many
+            steady, idle = self.offered.kinds["on-demand"], self.offered.on_need
+            if scenario.kind == "on-demand" or idle is None:
+                yield from [steady] * many
+            else:
+                yield from [steady] * KEPT
+                yield from [replace(steady, permanent=False, idle=idle)] * (many - KEPT)
         if scenario.kind == "as they are":
             yield from [self.offered.kinds[""]] * many
 

@@ -5,6 +5,7 @@ moved.
 
 * instances: JSON of all instances, written anew as they change: id to [address, state]
 * terminate-ID: made by others: the instance has ended by itself
+* no-spot: made by others: no spot machine can be had
 * user-data-ID: what an instance runs once, at its first start
 
 What moto leaves out of a fleet of type maintain is done here: a machine that is gone is replaced.
@@ -41,7 +42,7 @@ def _watch(folder: Path) -> None:
                 if (folder / f"terminate-{one.id}").exists() and one._state.name != "terminated":
                     backend.terminate_instances([one.id])
             for fleet in list(backend.fleets.values()):
-                _maintain(fleet)
+                _maintain(fleet, spot_left=not (folder / "no-spot").exists())
         if (text := json.dumps(found)) != shown:
             fresh = folder / "instances.new"
             fresh.write_text(text)
@@ -50,8 +51,10 @@ def _watch(folder: Path) -> None:
         time.sleep(_TICK)
 
 
-def _maintain(fleet: Any) -> None:
-    """Start what a fleet lacks, as EC2 does while it is active."""
+def _maintain(fleet: Any, *, spot_left: bool) -> None:
+    """Start what a fleet of type maintain lacks, as EC2 does while it is active."""
+    if fleet.fleet_type != "maintain":
+        return
     fleet.spot_requests = [one for one in fleet.spot_requests if _lives(one.instance)]
     fleet.on_demand_instances = [
         one for one in fleet.on_demand_instances if _lives(one["instance"])
@@ -60,6 +63,8 @@ def _maintain(fleet: Any) -> None:
     fleet.fulfilled_capacity = float(there)
     if fleet.state == "active" and (missing := fleet.target_capacity - there) > 0:
         spot = fleet.target_capacity_specification["DefaultTargetCapacityType"] == "spot"
+        if spot and not spot_left:
+            return
         (fleet.create_spot_requests if spot else fleet.create_on_demand_requests)(missing)
 
 

@@ -56,6 +56,8 @@ def _unit(file: Path) -> None:
 def main(name: str, words: list[str]) -> None:
     if name == "journalctl":
         sys.stdout.write(_JOURNAL.read_text() if _JOURNAL.exists() else "")
+    elif name == "systemctl" and "regrow-expiry" in words[-1]:
+        pass  # its timer: no test lasts that long
     elif name == "systemctl":
         assert words[:2] == ["enable", "--now"], words
         _apart([sys.executable, "-m", "tests.lab.systemd", "unit", words[2]])

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from regrow.infra.machine import capacity
 from tests.lab import cloud as lab
 from tests.lab.cloud import Cloud
 from tests.system.hosts import await_
@@ -160,6 +161,17 @@ def objects(cloud: Cloud) -> list[str]:
     return [one["Key"] for one in listed.get("Contents", [])]
 
 
+def by_type(cloud: Cloud) -> dict[str, int]:
+    """How many machines there are of each type."""
+    found = [
+        one["InstanceType"]
+        for reservation in cloud.call("ec2", "describe_instances")["Reservations"]
+        for one in reservation["Instances"]
+        if one["State"]["Name"] in ("pending", "running")
+    ]
+    return {name: found.count(name) for name in sorted(set(found))}
+
+
 def submit(cloud: Cloud, *more: str) -> str:
     words = (
         "cluster",
@@ -232,6 +244,82 @@ def test_machines_join_are_replaced_and_end_with_the_experiment(cloud: Cloud) ->
     )
     check_nothing_left(cloud)
     assert cloud.call("ec2", "describe_launch_templates")["LaunchTemplates"] == []
+
+
+BOTH = [
+    {"type": "m5.large", "market": "spot", "most": 1},
+    {"type": "m5.xlarge", "most": 2},
+]
+
+
+@pytest.mark.nightly
+def test_on_demand_machines_come_for_trials_that_wait_for_one_and_leave_when_idle(
+    cloud: Cloud,
+) -> None:
+    write(cloud, trials=2, steps=5, workers=BOTH, idle=10)
+    project = cloud.laptop.home / "project"
+    work = project / "work.py"
+    # The first trial alone waits for `go`.
+    work.write_text(work.read_text().replace("while step == 3", "while trial.number == 0 and step"))
+    spec = yaml.safe_load((project / "sweep.yaml").read_text())
+    del spec["concurrency"]
+    (project / "sweep.yaml").write_text(yaml.safe_dump({**spec, "market": "on-demand"}))
+
+    submit(cloud)
+    assert by_type(cloud) == {"m5.large": 1, "m5.xlarge": 1}, "one on demand: nothing waits yet"
+    await_(lambda: by_type(cloud)["m5.xlarge"] == 2, "a machine for the other trial", seconds=200)
+    await_(lambda: by_type(cloud)["m5.xlarge"] == 1, "its end without a trial", seconds=200)
+    (running,) = [one for one in show(cloud)["trials"] if one["state"] != "done"]
+    assert running["number"] == 0
+    assert {(one["market"], one["node_type"]) for one in attempts(cloud)} == {
+        ("on-demand", "m5.xlarge")
+    }
+    assert len({one["node"] for one in attempts(cloud)}) == 2
+    assert by_type(cloud) == {"m5.large": 1, "m5.xlarge": 1}
+    assert "its machine had no trial for 10 s" in [one["why"] for one in show(cloud)["agents"]]
+
+    go(cloud).touch()
+    await_(lambda: show(cloud)["status"] == "finished", "end of the experiment", seconds=300)
+    await_(lambda: not cloud.running(), "end of all machines", seconds=300)
+    assert len(cloud.machines) == 3
+    typed(cloud, "cluster", "down", "cluster.yaml", "--yes")
+    check_nothing_left(cloud)
+
+
+@pytest.mark.nightly
+def test_where_no_spot_machine_can_be_had_trials_continue_on_demand(cloud: Cloud) -> None:
+    write(cloud, trials=2, steps=5, workers=[{**BOTH[0], "most": 2}, BOTH[1]])
+    project = cloud.laptop.home / "project"
+    spec = yaml.safe_load((project / "sweep.yaml").read_text())
+    del spec["concurrency"]
+    spec["market"] = {"first": "spot", "after": "60s"}
+    # Ray may give the CPUs of a task that waits for an answer to another one, but not its memory.
+    spec["resources"]["memory"] = int(0.4 * capacity.memory())
+    (project / "sweep.yaml").write_text(yaml.safe_dump(spec))
+    submit(cloud)
+    await_(lambda: len(attempts(cloud)) == 2, "both trials", seconds=200)
+    assert {one["market"] for one in attempts(cloud)} == {"spot"}
+
+    (cloud.folder / "no-spot").touch()
+    types = {
+        one["InstanceId"]: one["InstanceType"]
+        for reservation in cloud.call("ec2", "describe_instances")["Reservations"]
+        for one in reservation["Instances"]
+    }
+    for name in [name for name, kind in types.items() if kind == "m5.large"]:
+        cloud.take(name)
+    await_(lambda: by_type(cloud) == {"m5.xlarge": 2}, "another machine on demand", seconds=300)
+
+    def nodes() -> set[str]:
+        return {one["node"] for one in attempts(cloud) if one["market"] == "on-demand"}
+
+    await_(lambda: len(nodes()) == 2, "both trials on demand", seconds=200)
+    go(cloud).touch()
+    await_(lambda: show(cloud)["status"] == "finished", "end of the experiment", seconds=300)
+    assert [trial["steps"] for trial in show(cloud)["trials"]] == [5, 5]
+    await_(lambda: not cloud.running(), "end of all machines", seconds=300)
+    typed(cloud, "cluster", "down", "cluster.yaml", "--yes")
+    check_nothing_left(cloud)
 
 
 @pytest.mark.nightly

@@ -102,6 +102,11 @@ class Service:
         last = re.split("[/:]", path)[-1]
         if "/operations/" in path:
             return 200, {"status": "DONE", "selfLink": self.address + path.removesuffix("/wait")}
+        if last == "resize":
+            assert (method, body) == ("POST", None)
+            group = self.there[path.removesuffix("/resize")]
+            group["targetSize"] = int(query["size"][0])
+            return 200, self._operation()
         if method == "POST":
             assert body is not None
             check("gcp", _OF_GOOGLE[last], body)
@@ -150,6 +155,12 @@ class Service:
             made.setdefault("properties", {})["provisioningState"] = "Succeeded"
             self.there[path] = made
             return 201, made
+        if method == "PATCH":
+            assert body is not None
+            assert body.keys() == {"sku"}
+            check("azure_compute", "Sku", body["sku"])
+            self.there[path]["sku"] = body["sku"]
+            return 200, self.there[path]
         if method == "POST":
             return 202, {}
         if method == "DELETE":
@@ -185,7 +196,7 @@ def service() -> Iterator[Service]:
             self.end_headers()
             self.wfile.write(text)
 
-        do_GET = do_PUT = do_POST = do_DELETE = handle_one  # noqa: N815 - names of http.server
+        do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = handle_one  # noqa: N815 - names of http.server
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     found.address = f"http://127.0.0.1:{server.server_port}"

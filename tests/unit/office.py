@@ -82,6 +82,8 @@ class Office:
         *,
         slots: int = 1,
         fixed: bool = False,
+        least: int = 0,
+        on_demand: int = 0,
         driver: str = "driver-1",
         store: Store | None = None,
         given: Callable[[], object] = lambda: None,
@@ -90,6 +92,7 @@ class Office:
         self.store = store or GatedStore()
         self.spec = Spec.parse({**SPEC, "trials": 1, **spec})
         self.slots, self.fixed, self._given = slots, fixed, given
+        self.least, self.on_demand = least, on_demand
         self.told: list[Progress] = []
         self.monotonic = 0.0
         """The coordinator's clock for leases, in seconds."""
@@ -181,6 +184,8 @@ class Office:
             spec=self.spec.to_json(),
             slots=self.slots,
             fixed=self.fixed,
+            least=self.least,
+            on_demand=self.on_demand,
             trials=None,
             flow_run=None,
             code=None,

@@ -105,13 +105,26 @@ def test_ec2_s_own_description_takes_template_and_fleet(tmp_path: Path, place: i
     assert "InstanceMarketOptions" not in data
     assert [one["ResourceType"] for one in asked["TagSpecifications"]] == ["fleet"]
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
-    assert (asked["Type"], asked["ValidUntil"]) == ("maintain", ORDER.expires)
-    assert asked["TerminateInstancesWithExpiration"] is True
+    assert asked["Type"] == ("maintain", "instant")[place]
+    # EC2 refuses these for a fleet of type instant, whose machines end themselves.
+    for key in ("ValidUntil", "TerminateInstancesWithExpiration", "ReplaceUnhealthyInstances"):
+        assert (key in asked) == (place == 0)
     market = ("spot", "on-demand")[place]
     assert asked["TargetCapacitySpecification"] == {
-        "TotalTargetCapacity": (30, 2)[place],
+        "TotalTargetCapacity": (30, 1)[place],
         "DefaultTargetCapacityType": market,
     }
+
+
+def test_without_spot_machines_all_are_kept_from_the_start_and_nothing_comes_on_need(
+    tmp_path: Path,
+) -> None:
+    cluster = described(workers=[{"type": "g5.xlarge", "most": 2}])
+    _, asked = documents(cluster, ORDER, prices(tmp_path), 0)
+    assert asked["TargetCapacitySpecification"]["TotalTargetCapacity"] == 2
+    assert (asked["Type"], asked["ValidUntil"]) == ("maintain", ORDER.expires)
+    assert "CreateFleet" not in json.dumps(aws.rights(cluster, ORDER.state))
+    assert '"sizes"' not in aws.user_data(cluster, ORDER, prices(tmp_path), 0)
 
 
 def test_user_data_are_a_script_that_fits_and_says_what_its_machine_costs(tmp_path: Path) -> None:
@@ -132,7 +145,8 @@ def test_user_data_are_a_script_that_fits_and_says_what_its_machine_costs(tmp_pa
         text = aws.user_data(described(name="c" * 40), longest, prices(tmp_path), place)
         assert len(text.encode()) <= aws.MOST_USER_DATA
         subprocess.run(["bash", "-n"], input=text.encode(), check=True)
-        (started,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+        (started,) = [line for line in text.splitlines() if line.startswith("ExecStart=/bin")]
+        assert ("regrow-expiry.timer" in text) == (place == 1), "EC2 ends a fleet of type maintain"
         assert said in started
         assert started.endswith(" --spot") == (place == 0)
 
@@ -196,7 +210,8 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 
 def test_the_machines_rights_end_at_their_state_and_their_fleets() -> None:
-    statements = aws.rights(described(), "s3://bucket/runs")["Statement"]
+    spot = described(workers=[{"type": "g5.xlarge", "market": "spot", "most": 2}])
+    statements = aws.rights(spot, "s3://bucket/runs")["Statement"]
     allowed = {action: one for one in statements for action in one["Action"]}
     assert {one.partition(":")[0] for one in allowed} == {"s3", "ec2"}
     assert {one for one in allowed if one.startswith("ec2:")} == {
@@ -210,9 +225,37 @@ def test_the_machines_rights_end_at_their_state_and_their_fleets() -> None:
     assert allowed["ec2:DeleteFleets"]["Condition"] == {
         "StringEquals": {"aws:ResourceTag/regrow-agents": "sweep"}
     }
-    whole = aws.rights(described(), "s3://bucket")["Statement"]
+    whole = aws.rights(spot, "s3://bucket")["Statement"]
     assert whole[0]["Resource"] == ["arn:aws:s3:::bucket/*"]
     assert "Condition" not in whole[1]
+
+
+def test_machines_start_others_by_templates_of_their_cluster_alone() -> None:
+    more = aws.rights(described(), "s3://bucket/runs")["Statement"][4:]
+    ours = {"StringEquals": {"aws:ResourceTag/regrow-agents": "sweep"}}
+    for action, kind, condition in (
+        ("ec2:RunInstances", "launch-template/*", ours),
+        ("ec2:CreateFleet", "launch-template/*", ours),
+        ("ec2:TerminateInstances", "instance/*", ours),
+        (
+            "ec2:RunInstances",
+            "instance/*",
+            {"ArnLike": {"ec2:LaunchTemplate": "arn:aws:ec2:us-west-2:*:launch-template/*"}},
+        ),
+        (
+            "ec2:CreateTags",
+            "*/*",
+            {"StringEquals": {"ec2:CreateAction": ["CreateFleet", "RunInstances"]}},
+        ),
+    ):
+        (found,) = [
+            one
+            for one in more
+            if action in one["Action"] and f"arn:aws:ec2:us-west-2:*:{kind}" in one["Resource"]
+        ]
+        assert found["Condition"] == condition
+    (passed,) = [one for one in more if one["Action"] == ["iam:PassRole"]]
+    assert passed["Resource"] == ["arn:aws:iam::*:role/regrow-sweep.agents"]
 
 
 @pytest.mark.parametrize("state", ["/shared/state", "s3://bucket/x?endpoint_url=http://minio:9000"])
@@ -334,14 +377,16 @@ class Machine:
         return (self.folder / "off").exists()
 
     def active(self) -> list[str]:
-        """The groups whose fleets start machines."""
-        return sorted(
+        """The groups whose fleets start machines, or which have machines that came on need."""
+        keeping = (
             tag["Value"]
             for one in self.ec2.describe_fleets()["Fleets"]
-            if one["FleetState"] == "active"
+            if one["FleetState"] == "active" and one["Type"] == "maintain"
             for tag in one["Tags"]
             if tag["Key"] == fleet.GROUP_TAG
         )
+        on_need = (name for name, count in aws_machine.machines(self.described).items() if count)
+        return sorted([*keeping, *on_need])
 
     def objects(self) -> list[str]:
         """What is in the folder of the bucket."""
@@ -416,7 +461,7 @@ def test_at_the_end_of_the_experiment_files_with_secrets_go_then_all_fleets_then
         )
         return made
 
-    monkeypatch.setattr(fleet_machine, "_client", watched)
+    monkeypatch.setattr(aws_machine, "_client", watched)
     assert machine.active() == GROUPS
     assert machine.ended("0")
     assert left == [[]], "EC2 may end the machine as soon as its fleet is deleted"
@@ -432,6 +477,7 @@ def test_a_late_machine_leaves_fleets_alone_that_were_submitted_after_its_own(
     assert tags != machine.described["tags"]
     monkeypatch.setattr(aws_machine, "MOST_UNABLE", 1)
     assert machine.ended(status)
+    machine.described["tags"] = tags
     assert machine.active() == GROUPS
 
 
@@ -477,9 +523,37 @@ def test_who_follows_sees_running_missing_and_unable_machines(machine: Machine) 
     agents = engine.agents(here)
     running = sum(one["FulfilledCapacity"] for one in machine.ec2.describe_fleets()["Fleets"])
     assert len([one for one in agents if one.state == "running"]) == running
-    assert len([one for one in agents if one.there]) == 32
+    assert len([one for one in agents if one.there]) == 31
+    assert [one.node for one in agents if one.there][-1] == GROUPS[1]
     assert [(one.name, one.reason) for one in agents if one.failed] == [("ip-1", "b")]
     assert [one.lines for one in engine.outputs(here)] == [["a", "b", ""]]
+
+
+def test_more_machines_on_need_come_like_the_first_and_none_of_a_group_that_cannot_take_part(
+    machine: Machine,
+) -> None:
+    assert aws_machine.machines(machine.described) == {GROUPS[1]: 1}
+    validate_parameters(
+        machine.described["start"][GROUPS[1]],
+        machine.ec2.meta.service_model.operation_model("CreateFleet").input_shape,
+    )
+    fleet_machine.start(machine.described, GROUPS[1], 2, aws_machine)
+    assert aws_machine.machines(machine.described) == {GROUPS[1]: 3}
+    there = [
+        {tag["Key"]: tag["Value"] for tag in one["Tags"]}
+        for found in machine.ec2.describe_instances()["Reservations"]
+        for one in found["Instances"]
+        if any(tag["Value"] == GROUPS[1] for tag in one["Tags"])
+    ]
+    ours = fleet.tags(described(), ORDER, 1)
+    assert [{key: one[key] for key in ours} for one in there] == [ours] * 3
+
+    for count in range(fleet_machine.MOST_UNABLE):
+        key = f"{machine.described['folder']}/ended/{GROUPS[1]}-ip-{count}.json"
+        machine.s3.put_object(Bucket="bucket", Key=key, Body=b"{}")
+    with pytest.raises(OSError, match="5 machines of w1-on-demand-g5-xlarge could not take part"):
+        fleet_machine.start(machine.described, GROUPS[1], 1, aws_machine)
+    assert aws_machine.machines(machine.described) == {GROUPS[1]: 3}
 
 
 def test_an_agent_that_crashes_is_started_again_until_its_machine_is_replaced(

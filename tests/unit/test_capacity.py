@@ -55,6 +55,21 @@ def test_more_trials_start_as_soon_as_there_is_more_room(office: Office) -> None
     assert verify(office.events).difference is None
 
 
+def test_where_machines_may_come_on_need_a_smaller_cluster_has_attempts_that_wait() -> None:
+    with offices(schedule="fifo", trials=6, max_steps=1, slots=2, least=2, on_demand=3) as make:
+        office = make()
+        assert start(office) == [0, 1]
+        assert grow(office, 1) == []
+        finish(office, 0)
+        assert start(office, ClusterCapacity(slots=1, widest=1)) == [2], "it waits for a machine"
+        assert grow(office, 4) == [3, 4], "machines have room for several"
+        start(office, ClusterCapacity(slots=5, widest=5, spot=4))
+        told = [(e.slots, e.spot) for e in office.events if isinstance(e, Capacity)]
+        assert told[-1] == (5, 2), "three of the slots may be had on demand"
+        assert min(told)[0] == 2
+        assert verify(office.events).difference is None
+
+
 def test_where_so_many_were_asked_for_only_larger_nodes_are_news() -> None:
     with offices(schedule="fifo", trials=6, max_steps=1, slots=2, fixed=True) as make:
         office = make()

@@ -145,7 +145,10 @@ def test_the_cloud_keeps_the_machines_of_each_group_and_down_leaves_nothing(
 ) -> None:
     said: list[str] = []
     there = engine(cloud)
-    assert there.offer(work)[-1] == "  until the experiment ends, at most for 168 h"
+    assert there.offer(work)[-2:] == [
+        "  those on demand but one only as trials wait for them",
+        "  until the experiment ends, at most for 168 h",
+    ]
     there.submit(work, said.append)
     assert len(clouds.names(GROUPS[cloud])) == 2
     assert re.search(
@@ -348,6 +351,33 @@ def test_one_that_goes_away_is_made_anew_by_the_cloud(
     )
     assert len(clouds.names(GROUPS[cloud])) == 2
     assert (tmp_path / "off").exists()
+
+
+@pytest.fixture
+def on_need(machine: Json, clouds: Service, cloud: str) -> Json:
+    """`fleet.json` of a machine of the second group, whose machines come on need."""
+    text = script_of(clouds, cloud, 1)
+    begin = text.index("{\n")
+    found: Json = json.loads(text[begin : text.index("\nEND_OF_FILE", begin)])
+    assert (machine["on_need"], found["on_need"]) == (False, True)
+    return found
+
+
+def test_more_machines_on_need_are_started_and_one_that_leaves_is_not_made_anew(
+    on_need: Json, cloud: str, clouds: Service, tmp_path: Path
+) -> None:
+    fleet_machine.fetch(on_need, MACHINES[cloud])
+    (name,) = on_need["start"]
+    assert MACHINES[cloud].machines(on_need) == {name: 1}
+    fleet_machine.start(on_need, name, 2, MACHINES[cloud])
+    assert MACHINES[cloud].machines(on_need) == {name: 3}
+    clouds.asked.clear()
+    fleet_machine.ended(on_need, "3", MACHINES[cloud])
+    (left,) = clouds.asked
+    out = "deleteInstances" if cloud == "gcp" else "DELETE /subscriptions/s/vm"
+    assert out in left
+    assert (tmp_path / "off").exists()
+    assert len(clouds.names(GROUPS[cloud])) == 2
 
 
 def test_one_that_starts_too_late_ends_all_before_anything_is_installed(

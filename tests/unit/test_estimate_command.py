@@ -74,7 +74,7 @@ def test_an_earlier_experiment_tells_what_this_one_costs(regrow: Call, files: Pa
     assert lines[0] == ("table: 6 trials, simulated 4 times a line, from curves: 8 of earlier")
     words = "machines budget cost hours best loss in budget"
     assert " ".join(lines[1].split()) == words
-    plans = ["2 spot", "4 spot", "2 on-demand", "4 on-demand"]
+    plans = ["2 spot", "4 spot", "2 on-demand", "4 on-demand", "2 spot first", "4 spot first"]
     assert [line[: len(plan)] for line, plan in zip(lines[2:], plans, strict=False)] == plans
     assert "machines: 2: done in" in out or "machines: 4: done in" in out
     assert "less than on-demand" in out
@@ -93,11 +93,13 @@ def test_for_machines_everything_is_json(regrow: Call, files: Path) -> None:
     assert found["sources"] == [{"name": "earlier", "curves": 8}]
     assert found["prices"] == {"spot": 1.0, "on-demand": 3.0}
     assert found["timing"]["save"] == 20.0
-    spot, on_demand = found["plans"]  # all machines are there from the beginning to the end
+    spot, on_demand, first = found["plans"]  # machines are there from the beginning to the end
     # 6 trials of 30 min on two machines, which are paid for 3 an hour
     paid = on_demand["cost"]["median"]
     assert paid == pytest.approx(1.5 * (2 * 3.0), rel=0.15)
     assert 0.3 < spot["cost"]["median"] / paid < 0.5
+    # but on demand beside spot: one stays, and the other one is not needed
+    assert first["cost"]["median"] - spot["cost"]["median"] == pytest.approx(1.5 * 3.0, rel=0.15)
     assert found["recommended"]["kind"] == "spot"
     assert found["more"]["with"]["trials"]["median"] > found["more"]["without"]["trials"]["median"]
 

@@ -219,6 +219,33 @@ def test_how_many_slots_there_are_where_somebody_says_how_many_trials(
     assert [most(w) for w in (None, 2, 4, [2, 8], [5, 8])] == [3, 3, 4, 3, 5], "at least one group"
 
 
+def test_with_a_market_attempts_are_submitted_for_the_machines_that_may_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class One:
+        local = False
+
+        def nodes(self) -> list[dict[str, float]]:
+            return [{"CPU": 2.0}]
+
+    cluster: Any = One()
+
+    def found(**changes: Any) -> int:
+        spec = Spec.parse({**SPEC, "resources": {"cpu": 1}, **changes})
+        return slots(spec, cluster, by_agent=True)
+
+    assert found(market="spot") == 2
+    monkeypatch.setenv("REGROW_MACHINES", "spot=16,on-demand=6")
+    assert [found(market=one) for one in ("spot", "on-demand")] == [16, 6]
+    assert scaling.on_demand(Spec.parse({**SPEC, "market": "spot"})) == 6
+    assert scaling.on_demand(Spec.parse(SPEC)) == 0
+    assert found() == 2, "an attempt that runs anywhere waits for what is there"
+    assert found(market="spot", concurrency=3) == 3
+    monkeypatch.setenv("REGROW_MACHINES", "spot=many")
+    with pytest.raises(UserError, match="REGROW_MACHINES='spot=many' is not of the form"):
+        found(market="spot")
+
+
 def test_a_cluster_without_room_for_a_group_is_told_with_what_it_has() -> None:
     class Two:
         local = True

@@ -1,8 +1,9 @@
 """The documents that Amazon EC2 and its machines get for fleets of agents. Pure.
 
 One fleet of type `maintain` for each group of workers: EC2 itself replaces a machine that is taken
-away. The files of the machines, the variables among them, are objects of the state's bucket, which
-the machines' role may read.
+away. Machines that come on need are of fleets of type `instant`, which EC2 forgets once they run:
+nothing replaces one that ends. The files of the machines, the variables among them, are objects of
+the state's bucket, which the machines' role may read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from regrow.infra.clusters.clouds import fleet, groups
@@ -115,6 +117,14 @@ def create_fleet(cluster: Aws, order: Order, place: int, overrides: Sequence[Jso
     """
     group = cluster.workers[place]
     spot = group.market == "spot"
+    if groups.on_need(cluster, place):
+        return groups.template(
+            "aws_fleet_on_need",
+            template=template_name(cluster, order, place),
+            overrides=list(overrides) or None,
+            count=groups.first(cluster, place),
+            tags=[tagged("fleet", fleet.tags(cluster, order, place))],
+        )
     return groups.template(
         "aws_fleet",
         template=template_name(cluster, order, place),
@@ -152,10 +162,12 @@ def bucket(state: str) -> Bucket:
 
 
 def rights(cluster: Aws, state: str) -> Json:
-    """Return the rights of the machines: the state's objects, and to delete their own fleets."""
+    """Return the rights of the machines: the state's objects, to delete their own fleets and, with
+    groups that come on need, to start machines by the cluster's launch templates.
+    """
     there = bucket(state)
     below = f"{there.prefix}/*" if there.prefix else "*"
-    return groups.template(
+    found: Json = groups.template(
         "aws_agent_rights",
         name=cluster.name,
         region=cluster.region,
@@ -165,6 +177,13 @@ def rights(cluster: Aws, state: str) -> Json:
         # is not there.
         listed={"StringLikeIfExists": {"s3:prefix": [below]}} if there.prefix else None,
     )
+    if groups.some_on_need(cluster):
+        role = called(cluster.name)
+        more = groups.template(
+            "aws_rights_to_start", name=cluster.name, region=cluster.region, role=role
+        )
+        found["Statement"] += more["Statement"]
+    return found
 
 
 def user_data(cluster: Aws, order: Order, prices: Prices, place: int) -> str:
@@ -182,6 +201,17 @@ def user_data(cluster: Aws, order: Order, prices: Prices, place: int) -> str:
         "group_tag": GROUP_TAG,
         "tags": {key: ours[key] for key in (AGENTS_TAG, EXPERIMENT_TAG, GROUP_TAG, EXPIRY_TAG)},
     }
+    ends = datetime.fromisoformat(order.expires)
+    if on_need := [n for n in range(len(cluster.workers)) if groups.on_need(cluster, n)]:
+        asked["start"] = {
+            groups.name(n, cluster.workers[n]): create_fleet(
+                cluster,
+                order,
+                n,
+                preferred("AvailabilityZone", cluster.workers[n].zones or cluster.zones),
+            )
+            for n in on_need
+        }
     text = fleet.setup(
         cluster,
         order,
@@ -190,6 +220,10 @@ def user_data(cluster: Aws, order: Order, prices: Prices, place: int) -> str:
         machine="aws_machine",
         asked=asked,
         exported=exported(cluster, order),
+        # EC2 ends the machines of a fleet of type maintain by itself.
+        expiry=(f"{ends:%Y-%m-%d %H:%M:%S} UTC", int(ends.timestamp()))
+        if place in on_need
+        else None,
     )
     if (size := len(text.encode())) > MOST_USER_DATA:
         raise UserError(

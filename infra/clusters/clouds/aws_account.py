@@ -11,12 +11,13 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from regrow.infra.clusters.clouds import aws, aws_export, fleet
+from regrow.infra.clusters.clouds import aws, aws_export, fleet, groups
 from regrow.infra.clusters.clouds.aws import Account, called
 from regrow.infra.clusters.clouds.aws_machine import THERE
 from regrow.infra.clusters.clouds.fleet import (
@@ -76,7 +77,7 @@ class AwsAccount:
     def fleets(self) -> list[Fleet]:
         """Return the fleets that start machines."""
         with told():
-            return [_fleet(one) for one in self._described()]
+            return [*(_fleet(one) for one in self._described()), *self._on_need()]
 
     def submitted(self) -> list[tuple[str, str, float]]:
         """Return experiment, state root and time (seconds since the epoch) of all that was
@@ -118,6 +119,8 @@ class AwsAccount:
         with told():
             try:
                 for place in range(len(self._cluster.workers)):
+                    if not groups.first(self._cluster, place):
+                        continue
                     subnets = self._subnets(self._account, place)
                     overrides = aws.preferred("SubnetId", subnets)
                     asked = aws.create_fleet(self._cluster, order, place, overrides)
@@ -359,7 +362,36 @@ class AwsAccount:
             one
             for page in pages
             for one in page["Fleets"]
-            if one["FleetState"] in THERE and tags_of(one).get(AGENTS_TAG) == self._cluster.name
+            if one["FleetState"] in THERE
+            and one.get("Type") != "instant"
+            and tags_of(one).get(AGENTS_TAG) == self._cluster.name
+        ]
+
+    def _on_need(self) -> list[Fleet]:
+        """Return the groups whose machines come on need, by the machines that they have: EC2 lists
+        no fleet of type instant.
+        """
+        names = {
+            groups.name(place, group)
+            for place, group in enumerate(self._cluster.workers)
+            if groups.on_need(self._cluster, place)
+        }
+        found = Counter(
+            (tags[EXPERIMENT_TAG], tags[GROUP_TAG], one["State"]["Name"])
+            for one in (self._instances() if names else ())
+            if (tags := tags_of(one)).get(GROUP_TAG) in names and EXPERIMENT_TAG in tags
+        )
+        return [
+            Fleet(
+                id=group,
+                experiment=experiment,
+                group=group,
+                most=running + found[experiment, group, "pending"],
+                running=running,
+            )
+            for experiment, group in dict.fromkeys(key[:2] for key in found)
+            if (running := found[experiment, group, "running"])
+            or found[experiment, group, "pending"]
         ]
 
     def _templates(self) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any
 
-from regrow.infra.clusters.clouds import aws
+from regrow.infra.clusters.clouds import aws, groups
 from regrow.infra.clusters.clouds.fleet import AGENTS_TAG, SCRIPT, Bucket, Order
 from regrow.infra.clusters.clouds.fleet_machine import ENVIRONMENT, PARCEL
 from regrow.infra.clusters.description import Aws
@@ -27,10 +27,12 @@ def files(cluster: Aws, order: Order, prices: Prices, parcel: bytes) -> dict[str
             cluster, order, prices, place, image=_IMAGE, security_group=_SECURITY_GROUP
         )
         overrides = aws.preferred("AvailabilityZone", zones)
+        if groups.first(cluster, place):
+            asked = aws.create_fleet(cluster, order, place, overrides)
+            found[f"fleet-{place}.json"] = _json(asked)
         found |= {
             f"user-data-{place}.sh": aws.user_data(cluster, order, prices, place).encode(),
             f"launch-template-{place}.json": _json(template),
-            f"fleet-{place}.json": _json(aws.create_fleet(cluster, order, place, overrides)),
         }
     if cluster.role is None:
         found |= {
@@ -99,6 +101,7 @@ def _script(cluster: Aws, order: Order) -> str:
     lines += [
         _aws("ec2", "create-fleet", "--cli-input-json", f"file://fleet-{place}.json")
         for place in range(len(cluster.workers))
+        if groups.first(cluster, place)
     ]
     return "".join(f"{line}\n" for line in lines)
 

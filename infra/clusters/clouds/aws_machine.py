@@ -26,7 +26,24 @@ def delete(fleet: dict[str, Any]) -> None:
 
 
 def left(fleet: dict[str, Any]) -> None:
-    """Do nothing: EC2 replaces a machine that ends."""
+    """Do nothing: EC2 replaces a machine that ends, unless its group's come on need."""
+
+
+def machines(fleet: dict[str, Any]) -> dict[str, int]:
+    """Return how many machines the groups have that come on need, those that start included."""
+    found = dict.fromkeys(fleet["start"], 0)
+    for group, _ in _on_need(fleet):
+        found[group] += 1
+    return found
+
+
+def start(fleet: dict[str, Any], group: str, count: int) -> None:
+    """Start more machines of a group that come on need. Raises OSError if none can be had."""
+    asked = fleet["start"][group]
+    asked["TargetCapacitySpecification"]["TotalTargetCapacity"] = count
+    answer = _client(fleet, "ec2").create_fleet(**asked)
+    if not answer.get("Instances") and (errors := answer.get("Errors")):
+        raise OSError("EC2 starts no machine: {}".format(errors[0].get("ErrorMessage", errors[0])))
 
 
 def unable(fleet: dict[str, Any]) -> None:
@@ -49,16 +66,39 @@ def _delete(fleet: dict[str, Any], *, all_groups: bool) -> None:
     Raises OSError for what EC2 refused.
     """
     ec2 = _client(fleet, "ec2")
+    if all_groups and (others := [one for _, one in _on_need(fleet)]):
+        ec2.terminate_instances(InstanceIds=others)
     ids = [
         one["FleetId"]
         for page in ec2.get_paginator("describe_fleets").paginate()
         for one in page["Fleets"]
-        if one["FleetState"] in THERE and _ours(fleet, one, all_groups)
+        if one["FleetState"] in THERE
+        and one.get("Type") != "instant"  # forgotten by EC2, which starts no other machine
+        and _ours(fleet, one, all_groups)
     ]
     if ids:
         done = ec2.delete_fleets(FleetIds=ids, TerminateInstances=all_groups)
         if refused := done.get("UnsuccessfulFleetDeletions"):
             raise OSError(f"EC2 does not delete {refused}")
+
+
+def _on_need(fleet: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return group and id of the machines of groups that come on need, that run or start."""
+    if "start" not in fleet:
+        return []
+    asked = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    for key, value in fleet["tags"].items():
+        values = list(fleet["start"]) if key == fleet["group_tag"] else [value]
+        asked.append({"Name": "tag:" + key, "Values": values})
+    pages = _client(fleet, "ec2").get_paginator("describe_instances").paginate(Filters=asked)
+    return [
+        (tag["Value"], one["InstanceId"])
+        for page in pages
+        for reservation in page["Reservations"]
+        for one in reservation["Instances"]
+        for tag in one["Tags"]
+        if tag["Key"] == fleet["group_tag"]
+    ]
 
 
 def _ours(fleet: dict[str, Any], one: dict[str, Any], all_groups: bool) -> bool:

@@ -1,6 +1,7 @@
 """The documents that Microsoft Azure and its machines get for fleets of agents. Pure.
 
-One scale set for each group of workers: Azure itself restores a machine that it has taken away. The
+One scale set for each group of workers: Azure itself restores a machine that it has taken away. A
+set whose machines come on need is made larger, and a machine of it that is idle leaves it. The
 variables of the agents are in the settings of the set that Azure encrypts and never tells again.
 """
 
@@ -64,6 +65,12 @@ def script(
         "here": sets[place],
         "groups": sets,
     }
+    if groups.some_on_need(cluster):
+        asked["start"] = {
+            groups.name(n, one): sets[n]
+            for n, one in enumerate(cluster.workers)
+            if groups.on_need(cluster, n)
+        }
     return fleet.setup(
         cluster,
         order,
@@ -99,7 +106,7 @@ def scale_set(
         zones=list(zones) or None,
         identities={cluster.identity: {}},
         type=group.type,
-        most=group.most,
+        count=groups.first(cluster, place),
         restore=_RESTORE if spot else None,
         priority="Spot" if spot else "Regular",
         eviction="Delete" if spot else None,

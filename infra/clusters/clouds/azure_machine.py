@@ -33,7 +33,10 @@ def delete(fleet: dict[str, Any]) -> None:
 
 
 def left(fleet: dict[str, Any]) -> None:
-    """Have this machine made anew, unless Azure takes it."""
+    """Have this machine made anew, unless Azure takes it or its set's machines come on need."""
+    if fleet["on_need"]:
+        unable(fleet)
+        return
     _ask(fleet, "POST", _this(fleet) + "/reimage")
     time.sleep(_GONE_SECONDS)
 
@@ -42,6 +45,21 @@ def unable(fleet: dict[str, Any]) -> None:
     """Take this machine out of its scale set, which then is smaller."""
     _ask(fleet, "DELETE", _this(fleet))
     time.sleep(_GONE_SECONDS)
+
+
+def machines(fleet: dict[str, Any]) -> dict[str, int]:
+    """Return how many machines the sets have that come on need, those that start included."""
+    return {
+        name: int(_ask(fleet, "GET", url)["sku"]["capacity"])
+        for name, url in fleet["start"].items()
+    }
+
+
+def start(fleet: dict[str, Any], group: str, count: int) -> None:
+    """Start more machines of a set that come on need."""
+    url = fleet["start"][group]
+    sku = _ask(fleet, "GET", url)["sku"]
+    _ask(fleet, "PATCH", url, {"sku": {**sku, "capacity": int(sku["capacity"]) + count}})
 
 
 def _this(fleet: dict[str, Any]) -> str:
@@ -57,20 +75,22 @@ def _told(what: str) -> Any:
         return json.loads(answer.read())
 
 
-def _ask(fleet: dict[str, Any], method: str, url: str) -> None:
+def _ask(fleet: dict[str, Any], method: str, url: str, body: dict[str, Any] | None = None) -> Any:
     """Send a request. Raises OSError for what is refused, unless it is not there any more."""
     what = "identity/oauth2/token?api-version=2018-02-01&resource={}/&msi_res_id={}"
     token = _told(what.format(fleet["api"], fleet["identity"]))["access_token"]
+    kind = {"Content-Length": "0"} if body is None else {"Content-Type": "application/json"}
     asked = urllib.request.Request(
         "{}?api-version={}".format(url, fleet["version"]),
         method=method,
-        headers={"Authorization": f"Bearer {token}", "Content-Length": "0"},
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {token}", **kind},
     )
     try:
-        with urllib.request.urlopen(asked, timeout=_SECONDS):
-            pass
+        with urllib.request.urlopen(asked, timeout=_SECONDS) as answer:
+            return json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
         if error.code == 404 and method == "DELETE":
-            return
+            return {}
         said = error.read(500).decode(errors="replace")
         raise OSError(f"{method} {url}: {error.code} {said}") from None

@@ -1,12 +1,15 @@
 """Fleets of agents in a cloud: what their machines get. Pure.
 
 For each group of workers the cloud itself keeps `most` machines: a fleet on AWS, an instance group
-on Google Cloud, a scale set on Azure. A machine makes itself an agent (`regrow join`) by a script
-that it runs at its first start, which holds no secret. Its files are in the state's bucket.
+on Google Cloud, a scale set on Azure. Of groups on demand beside spot machines the leader starts
+more as attempts wait for them; see `search/planning/sizes.py`. A machine makes itself an agent
+(`regrow join`) by a script that it runs at its first start, which holds no secret. Its files are in
+the state's bucket.
 """
 
 from __future__ import annotations
 
+import base64
 import getpass
 import gzip
 import hashlib
@@ -24,8 +27,10 @@ from urllib.parse import parse_qs, urlsplit
 from regrow.infra.clusters import shipping
 from regrow.infra.clusters.clouds import groups
 from regrow.infra.clusters.clouds.fleet_machine import PARCEL
+from regrow.infra.clusters.clouds.own_fleet import FLEET
 from regrow.infra.clusters.description import OnVms
 from regrow.infra.clusters.prices import Prices
+from regrow.infra.ray import scaling
 from regrow.infra.state.places import Places
 from regrow.infra.stores.keys import CONFIDENTIAL
 from regrow.infra.stores.s3 import is_s3
@@ -58,9 +63,9 @@ mkdir -p "$there/project" && cd "$there" || exit 1
 cat > fleet.json <<'{end}'
 {fleet}
 {end}
-cat > machine.py <<'{end}'
+base64 -d <<'{end}' | gzip -d > machine.py
 {machine}{end}
-cat > cloud.py <<'{end}'
+base64 -d <<'{end}' | gzip -d > cloud.py
 {cloud}{end}
 {values}cat > regrow-agent.service <<{end}
 [Unit]
@@ -130,7 +135,8 @@ _REGROW = """\
 # `regrow`, as this machine's agent runs it.
 there={there}
 cd "$there/project"
-{exported}. "$there/environment"
+export {fleet}="$there"{exported}
+. "$there/environment"
 export PATH="$(dirname {python}):$PATH"
 exec {python} -m regrow "$@"
 """
@@ -305,8 +311,13 @@ def setup(
         "experiment": order.experiment,
         "state": order.state,
         "group": groups.name(place, cluster.workers[place]),
+        "on_need": groups.on_need(cluster, place),
         **asked,
     }
+    if groups.some_on_need(cluster):
+        fleet["idle"] = cluster.idle
+        fleet["python"] = cluster.python or "/usr/bin/python3"
+        fleet["sizes"] = [[one.name, one.market, one.most] for one in groups.of(cluster)]
     before = ""
     if expiry is not None:
         before = _EXPIRY.format(end=_END, calendar=expiry[0], expires=expiry[1])
@@ -338,8 +349,12 @@ def parcel(cluster: OnVms, order: Order, project: bytes, exported: str = "") -> 
     if shipped:
         made_from = hashlib.sha256(b"".join(shipped.values())).hexdigest()[:16]
         prepare.append(shipping.environment_script(there(cluster), made_from))
+    variables = [exported, _scaling(cluster)]
     regrow = _REGROW.format(
-        there=folder, python=python, exported=f"export {exported}\n" if exported else ""
+        there=folder,
+        python=python,
+        fleet=FLEET,
+        exported="".join(f" {one}" for one in variables if one),
     )
     files = {
         **shipped,
@@ -418,5 +433,20 @@ def _arguments(cluster: OnVms, prices: Prices, place: int) -> str:
     return f"{given} --spot" if group.market == "spot" else given
 
 
+def _scaling(cluster: OnVms) -> str:
+    """Return variables from which a driver knows the machines that may come, as arguments of the
+    shell's `export`.
+    """
+    if not groups.some_on_need(cluster):
+        return ""
+    most = dict.fromkeys(("spot", "on-demand"), 0)
+    for one in cluster.workers:
+        most[one.market] += one.most
+    told = ",".join(f"{market}={count}" for market, count in most.items())
+    return f"{scaling.MARKETS}={','.join(most)} {scaling.MACHINES}={told}"
+
+
 def _source(module: str) -> str:
-    return Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    """Return a module, packed: EC2 takes no more than 16 KiB for all."""
+    source = Path(__file__).with_name(f"{module}.py").read_bytes()
+    return base64.encodebytes(gzip.compress(source, mtime=0)).decode()

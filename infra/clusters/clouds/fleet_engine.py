@@ -15,7 +15,7 @@ import msgspec
 
 from regrow.infra.clusters import project
 from regrow.infra.clusters.agents import Agent, Output, Submission, Work
-from regrow.infra.clusters.clouds import fleet
+from regrow.infra.clusters.clouds import fleet, groups
 from regrow.infra.clusters.clouds.fleet import Fleet, FleetAccount, Order
 from regrow.infra.clusters.clouds.fleet_machine import ENDED, PARCEL
 from regrow.infra.clusters.description import OnVms
@@ -82,7 +82,9 @@ class FleetEngine:
         ]
         head = f"{work.experiment} on fleets of {self.cluster.name}, in {self.cluster.region}:"
         until = f"  until the experiment ends, at most for {in_words(self.cluster.expires)}"
-        return [head, *described(started), until]
+        need = "  those on demand but one only as trials wait for them"
+        needed = [need] if groups.some_on_need(self.cluster) else []
+        return [head, *described(started), *needed, until]
 
     def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
         """Return the files for the cloud's command line, without values of variables."""

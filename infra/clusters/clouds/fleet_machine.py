@@ -1,4 +1,5 @@
-"""What a machine of a fleet runs beside its agent: `python machine.py fetch | ended STATUS`.
+"""What a machine of a fleet runs beside its agent: `python machine.py fetch | ended STATUS`, and
+what the agent that leads runs: `machines`, `start GROUP COUNT`.
 
 `fetch` gets the agent's files. `ended` acts on the exit status of the agent: when the experiment is
 over it deletes the fleets before the machine ends, as the cloud would replace the machine
@@ -27,6 +28,8 @@ WRONG = ("2", "4")
 """Exit statuses that would be the same again: a wrong input or environment, a damaged state."""
 MOST_CRASHES = 5
 """Ends of the agent for which systemd starts it again; then the machine counts as unable."""
+MOST_UNABLE = 5
+"""Machines of a group that could not take part before the leader starts no other ones."""
 AGAIN_SECONDS = 30.0
 LINES = 40
 """Last lines of the agent's output that are kept of a machine that could not take part."""
@@ -54,6 +57,17 @@ def ended(fleet: dict[str, Any], status: str, cloud: Any) -> None:
         _try(lambda: _report(fleet, status))
         _until_done(lambda: cloud.unable(fleet))
     subprocess.run(["shutdown", "-h", "now"], check=False)  # noqa: S607 - wherever the image has it
+
+
+def start(fleet: dict[str, Any], group: str, count: int, cloud: Any) -> None:
+    """Start more machines of a group that come on need. Raises OSError if several of them could not
+    take part, and what the cloud raises.
+    """
+    at = _object(fleet, f"{ENDED}{group}-")
+    found = _s3(fleet).list_objects_v2(Bucket=at["Bucket"], Prefix=at["Key"])
+    if found["KeyCount"] >= MOST_UNABLE:
+        raise OSError(f"{MOST_UNABLE} machines of {group} could not take part")
+    cloud.start(fleet, group, count)
 
 
 def _has_failed(fleet: dict[str, Any]) -> bool:
@@ -154,5 +168,10 @@ if __name__ == "__main__":
     described = json.loads((HERE / "fleet.json").read_text())
     if sys.argv[1] == "fetch":
         fetch(described, here)
+    elif sys.argv[1] == "machines":
+        sys.stdout.write(json.dumps(here.machines(described)))
+    elif sys.argv[1] == "start":
+        if not _try(lambda: start(described, sys.argv[2], int(sys.argv[3]), here)):
+            sys.exit(1)
     else:
         ended(described, sys.argv[2], here)

@@ -1,7 +1,8 @@
 """The documents that Google Cloud and its machines get for fleets of agents. Pure.
 
 One regional instance group for each group of workers: the group itself replaces a machine that is
-taken away. The variables of the agents are a secret of the Secret Manager, which the machines'
+taken away. A group whose machines come on need is made larger, and a machine of it that is idle
+leaves it. The variables of the agents are a secret of the Secret Manager, which the machines'
 service account may read.
 """
 
@@ -78,6 +79,12 @@ def template(
         "here": f"{there}/{name(cluster, order, place)}",
         "groups": [f"{there}/{name(cluster, order, n)}" for n in range(len(cluster.workers))],
     }
+    if groups.some_on_need(cluster):
+        asked["start"] = {
+            groups.name(n, one): f"{there}/{name(cluster, order, n)}"
+            for n, one in enumerate(cluster.workers)
+            if groups.on_need(cluster, n)
+        }
     ends = datetime.fromisoformat(order.expires)
     script = fleet.setup(
         cluster,
@@ -112,7 +119,7 @@ def manager(cluster: Gcp, order: Order, place: int) -> Json:
         "gcp_group",
         name=name(cluster, order, place),
         record=record(cluster, order, place),
-        most=group.most,
+        count=groups.first(cluster, place),
         zones=zones or None,
     )
 

@@ -32,7 +32,21 @@ def delete(fleet: dict[str, Any]) -> None:
 
 
 def left(fleet: dict[str, Any]) -> None:
-    """Do nothing: the group replaces a machine that ends."""
+    """Do nothing, as the group replaces a machine that ends, unless its machines come on need."""
+    if fleet["on_need"]:
+        unable(fleet)
+
+
+def machines(fleet: dict[str, Any]) -> dict[str, int]:
+    """Return how many machines the groups have that come on need, those that start included."""
+    return {name: _ask("GET", url)["targetSize"] for name, url in fleet["start"].items()}
+
+
+def start(fleet: dict[str, Any], group: str, count: int) -> None:
+    """Start more machines of a group that come on need."""
+    url = fleet["start"][group]
+    size = _ask("GET", url)["targetSize"] + count
+    _ask("POST", f"{url}/resize?size={size}")
 
 
 def unable(fleet: dict[str, Any]) -> None:
@@ -57,7 +71,7 @@ def _ask(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
     asked = urllib.request.Request(
         url,
         method=method,
-        data=None if body is None else json.dumps(body).encode(),
+        data=(b"" if method == "POST" else None) if body is None else json.dumps(body).encode(),
         headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
     )
     try:

@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from regrow.infra.clusters.description import Market, Workers
+from regrow.infra.clusters.description import Market, OnVms, Workers
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.clusters.template import filled, parts
 from regrow.infra.ray.labels import MARKET_LABEL, PRICE_LABEL
+from regrow.search.planning import sizes
+from regrow.search.planning.sizes import Group
 
 Json = dict[str, Any]
 TYPE_LABEL = "node.kubernetes.io/instance-type"
@@ -35,3 +37,27 @@ def name(place: int, group: Workers) -> str:
     """Return the name of a group's machines, valid as a label value on all clouds."""
     kind = re.sub(r"[^a-z0-9]+", "-", group.type.lower())
     return f"w{place}-{group.market}-{kind}"[:63].rstrip("-")
+
+
+def of(cluster: OnVms) -> list[Group]:
+    """Return the groups of a cluster, as they are sized."""
+    return [
+        Group(name=name(place, one), market=one.market, most=one.most)
+        for place, one in enumerate(cluster.workers)
+    ]
+
+
+def first(cluster: OnVms, place: int) -> int:
+    """Return how many machines a group has at the start."""
+    return sizes.first(of(cluster))[name(place, cluster.workers[place])]
+
+
+def on_need(cluster: OnVms, place: int) -> bool:
+    """Return whether a group's machines come only for attempts that wait for them."""
+    markets = [one.market for one in cluster.workers]
+    return sizes.comes_on_need(cluster.workers[place].market, markets)
+
+
+def some_on_need(cluster: OnVms) -> bool:
+    """Return whether a cluster has such groups."""
+    return any(on_need(cluster, place) for place in range(len(cluster.workers)))

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from regrow.apps.agent import election, reach, tls
+from regrow.apps.agent import election, reach, sizing, tls
 from regrow.apps.agent.agent import TICK, TRIES, Agent
 from regrow.apps.agent.request import Ended, ended
 from regrow.flows.interrupts import PAUSED
@@ -87,7 +87,10 @@ def _lead(agent: Agent, number: int) -> Ended | None:
             agent.started()
             agent.agents.publish(number, head)
             watch = partial(_watch, agent, number, set())
-            with background.every(agent.pause, watch, name="members", first=0.0, wait=0.0):
+            with (
+                background.every(agent.pause, watch, name="members", first=0.0, wait=0.0),
+                sizing.growing(agent),
+            ):
                 over, result = _drive(agent, number, node, head, driver)
         except Unavailable as error:
             over, result = Over(why=str(error)), None

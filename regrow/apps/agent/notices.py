@@ -1,4 +1,6 @@
-"""Why an agent has to leave: a signal, the end of its machine's time, a notice of the cloud."""
+"""Why an agent has to leave: a signal, the end of its machine's time, a notice of the cloud, or as
+its machine is idle.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,7 @@ class Notices:
         self._ends = ends
         self._signal: int | None = None
         self._cloud: str | None = None
+        self._idle: str | None = None
 
     def take(self, number: int, _: object) -> None:
         """Handle a signal."""
@@ -38,6 +41,10 @@ class Notices:
         with suppress(metadata.Unanswered):
             self._cloud = cloud.look() or self._cloud
 
+    def is_idle(self, why: str) -> None:
+        """Take note that the machine is needed no more."""
+        self._idle = why
+
     @property
     def why(self) -> str | None:
         """The reason to leave; None: none."""
@@ -47,7 +54,7 @@ class Notices:
             return self._cloud
         if self._ends is not None and time.time() > self._ends - ENDS_SECONDS:
             return "its machine's time ends"
-        return None
+        return self._idle
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from regrow.infra.clusters.clouds.own_fleet import OwnFleet
 from regrow.infra.machine.ports import Ports
 from regrow.infra.state.places import Places
 from regrow.search.events import Status
@@ -30,6 +31,7 @@ class Request:
         ends: when its machine ends, seconds since the epoch; None: unknown.
         leads: whether it may lead.
         works: whether trials run here.
+        fleet: of its machine, if machines of it come on need; None: of none.
 
     """
 
@@ -47,6 +49,7 @@ class Request:
     ends: float | None = None
     leads: bool = True
     works: bool = True
+    fleet: OwnFleet | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from regrow.apps.agent import reach
+from regrow.apps.agent import reach, sizing
 from regrow.apps.agent.agent import TICK, Agent
 from regrow.apps.agent.following import follow
 from regrow.apps.agent.leading import claim
@@ -50,7 +50,7 @@ def take_part(request: Request, say: Callable[[str], None]) -> Ended:
             leads=request.leads,
         )
         agent = Agent(request, me, notices, calls, say)
-        with agent.agents.present(me) as because:
+        with agent.agents.present(me) as because, sizing.leaving(agent):
             try:
                 result = _turns(agent)
             except RegrowError as error:

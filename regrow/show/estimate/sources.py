@@ -171,6 +171,7 @@ def offered(spec: Spec, cluster: Cluster | None, *, each: int | None) -> Offered
     usual = Machine(permanent=False, boot=BOOT_SECONDS, idle=IDLE_SECONDS, slots=each or 1)
     market: Mapping[str, Any] | None = None
     kinds: dict[str, Machine] = {}
+    on_need: float | None = None
     match cluster:
         case Ssh():
             one = replace(usual, permanent=True, boot=0.0, slots=each or _fitting(spec, cluster))
@@ -182,6 +183,7 @@ def offered(spec: Spec, cluster: Cluster | None, *, each: int | None) -> Offered
             region = cluster.region if isinstance(cluster, OnVms) else ""
             # The cloud keeps them from the beginning to the end.
             usual = replace(usual, permanent=True)
+            spot = any(one.market == "spot" for one in cluster.workers)
             for kind in ("spot", "on-demand"):
                 own = [one for one in cluster.workers if one.market == kind]
                 group = (own or list(cluster.workers))[0]
@@ -191,13 +193,15 @@ def offered(spec: Spec, cluster: Cluster | None, *, each: int | None) -> Offered
                     continue
                 slots = each or (_fitting(spec, group) if isinstance(group, Pods) else 1)
                 kinds[kind] = replace(usual, market=kind, price=price, slots=slots)
+                if own and kind == "on-demand" and isinstance(cluster, OnVms) and spot:
+                    market, on_need = fall_back(spec), cluster.idle
         case _:
             kinds = {kind: replace(usual, market=kind) for kind in ("spot", "on-demand")}
             market = fall_back(spec)
     if any(one.price is None for one in kinds.values()):
         # costs in different units could not be compared
         kinds = {kind: replace(one, price=None) for kind, one in kinds.items()}
-    return Offered(kinds=kinds, market=market)
+    return Offered(kinds=kinds, market=market, on_need=on_need)
 
 
 def fall_back(spec: Spec) -> Mapping[str, Any]:

@@ -108,7 +108,8 @@ def assumptions(found: Estimate) -> Iterator[str]:
             f"a spot machine is up for {up}, then away for {away}, on average, exponentially"
             " distributed (--trace: recorded ones)"
         )
-    if not all(one.permanent for one in kinds.values()):
+    needed = premises.offered.on_need is not None
+    if needed or not all(one.permanent for one in kinds.values()):
         yield f"a machine takes trials {in_words(BOOT_SECONDS)} after it was asked for"
     if any(not outcome.ended for one in rows(found) for outcome in one.outcomes):
         yield f"a simulation ends after {in_words(HORIZON)}, and some were not done by then"

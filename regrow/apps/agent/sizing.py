@@ -1,0 +1,72 @@
+"""Machines on need: the leader starts more of them, and one that is idle leaves by itself. What is
+decided is in `search/planning/sizes.py`; both follow the log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from regrow.apps.agent.agent import Agent
+from regrow.infra.clusters.clouds.own_fleet import OwnFleet
+from regrow.infra.log.follower import Follower
+from regrow.infra.log.subscription import Batch, Subscription
+from regrow.search.durations import in_words
+from regrow.search.history import History
+from regrow.search.planning import sizes
+from regrow.tasks.errors import RegrowError
+
+PACE = (10.0, 15.0)
+"""Seconds between two looks at the log. A machine takes minutes to come."""
+
+
+def growing(agent: Agent) -> AbstractContextManager[object]:
+    """Start machines as attempts wait for them, within the block, if this machine's fleets have
+    groups that come on need.
+    """
+    fleet = agent.request.fleet
+    if fleet is None:
+        return nullcontext()
+    return _followed(agent, lambda history: _grow(agent, fleet, history, time.time()))
+
+
+def leaving(agent: Agent) -> AbstractContextManager[object]:
+    """Have the agent leave once its machine, if it came on need, is idle, within the block."""
+    fleet = agent.request.fleet
+    if fleet is None or not fleet.on_need:
+        return nullcontext()
+    return _followed(agent, lambda history: _leave(agent, fleet, history, time.time()))
+
+
+def _grow(agent: Agent, fleet: OwnFleet, history: History, now: float) -> None:
+    if not sizes.is_short(history, now):
+        return
+    try:
+        groups = fleet.sized()
+        wanted = sizes.sizes(history, groups, now)
+        for one in groups:
+            if (more := wanted.get(one.name, one.there) - one.there) > 0:
+                fleet.start(one.name, more)
+                agent.tell(f"{more} more of {one.name}, as trials wait for them")
+    except RegrowError as error:
+        agent.tell(f"{error}; trying again")
+
+
+def _leave(agent: Agent, fleet: OwnFleet, history: History, now: float) -> None:
+    if sizes.idle(history, agent.me.id, now) >= fleet.idle:
+        agent.notices.is_idle(f"its machine had no trial for {in_words(fleet.idle)}")
+
+
+def _followed(agent: Agent, act: Callable[[History], None]) -> AbstractContextManager[object]:
+    """Follow the log within the block, in a thread, and act on all that it tells."""
+    history = History(agent.request.name)
+
+    def take(batch: Batch) -> None:
+        for event in batch.events():
+            history.apply(event)
+        if batch.trouble is None and not batch.more and history.created is not None:
+            act(history)
+
+    log = Subscription(Follower(agent.store), PACE)
+    return log.in_background(take, "sizes", patience=0.0)
