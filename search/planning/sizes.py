@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from regrow.search.history import Attempt, History
 
 SETTLE_SECONDS = 20.0
-"""Seconds that an attempt waits before it counts: a machine that is there would have taken it."""
+"""Seconds that an attempt waits before it counts: a free machine would have taken it by then."""
 KEPT = 1
 """On-demand machines beside spot machines that are there without an attempt."""
 
