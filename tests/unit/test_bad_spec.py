@@ -248,7 +248,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         # retries, checkpoint, stop
         (
             {"retries": 1},
-            "retries: 1: is not a map; its keys are: preempted, infrastructure, error, stalled, oom, no_progress, spot",
+            "retries: 1: is not a map; its keys are: preempted, infrastructure, error, stalled, oom, no_progress, spot, anew",
         ),
         (
             {"retries": {"error": "some"}},
@@ -279,7 +279,7 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         ({"stop": {"hours": 0}}, "stop.hours: 0: is not above 0; write a number above 0"),
         (
             {"stop": 1},
-            "stop: 1: is not a map; its keys are: target, hours, dollars, deadline, plateau, trials, all, trial",
+            "stop: 1: is not a map; its keys are: target, hours, dollars, deadline, plateau, trials, failures, all, trial",
         ),
         # environment: no value is ever shown
         ({"env": ["A=hunter2"]}, 'env: "***": is not a map; write NAME: value, one a line'),

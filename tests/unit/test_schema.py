@@ -58,7 +58,14 @@ def shown() -> list[Any]:
                 block.language == "yaml"
                 and block.mark("skip") is None
                 and block.title
-                not in ("wrong.yaml", "automation.yaml", "cluster.yaml", "slurm.yaml")
+                not in (
+                    "wrong.yaml",
+                    "automation.yaml",
+                    "cluster.yaml",
+                    "gcp.yaml",
+                    "azure.yaml",
+                    "slurm.yaml",
+                )
             ):
                 written = yaml.safe_load(block.body)
                 base = {

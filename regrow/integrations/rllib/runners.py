@@ -74,9 +74,7 @@ class Absence:
         away = self._clock() - self._since
         if away > LOOK_SECONDS and not self._looked:
             self._looked = True
-            config = self._algorithm.config.copy(copy_frozen=False)
-            with runner_of(config.env_runners(num_env_runners=0)) as runner:
-                play(runner, PLAYED)
+            self._look()
         if away > AWAY_SECONDS:
             raise UserError(
                 f"the env runners played nothing for {away:,.0f} s: each was lost again, or is"
@@ -84,3 +82,8 @@ class Absence:
                 " (sample_timeout_s)"
             )
         return True
+
+    def _look(self) -> None:
+        config = self._algorithm.config.copy(copy_frozen=False)
+        with runner_of(config.env_runners(num_env_runners=0)) as runner:
+            play(runner, PLAYED)
