@@ -18,7 +18,7 @@ from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from tests.faults.test_every_pair import SAMPLERS, SCHEDULERS
 from tests.system.reader import pages
-from tests.unit.test_docs_pages import BASE
+from tests.unit.test_docs_pages import BASE, CLUSTERS
 
 SCHEMA = Spec.model_json_schema()
 CHECK = Draft202012Validator(SCHEMA)
@@ -57,15 +57,7 @@ def shown() -> list[Any]:
             if (
                 block.language == "yaml"
                 and block.mark("skip") is None
-                and block.title
-                not in (
-                    "wrong.yaml",
-                    "automation.yaml",
-                    "cluster.yaml",
-                    "gcp.yaml",
-                    "azure.yaml",
-                    "slurm.yaml",
-                )
+                and block.title not in ("wrong.yaml", "automation.yaml", *CLUSTERS)
             ):
                 written = yaml.safe_load(block.body)
                 base = {
