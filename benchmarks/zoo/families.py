@@ -1,9 +1,9 @@
 """The zoo: families of learning curves by name, each with the workers and the budget for which it
 is searched.
 
-Each kind has three variants, which differ in seed, size, workers and budget: two to tune on (the
-second was held out until 2026-11-27), and one that is held out, whose results nobody is to look at
-before all choices are made.
+Each kind has three variants, which differ in seed, size, workers and budget: two to tune on, and
+one that is searched apart. All have been looked at since 2026-11-27, so the next judgement needs a
+new one, whose results nobody looks at before all choices are made.
 """
 
 from __future__ import annotations
