@@ -209,6 +209,7 @@ class Watch:
     _gone: Gone | None = field(default=None, init=False)
 
     def heard(self) -> None:
+        """Take note that the log has grown."""
         self._missing, self._told = False, ""
         self._due = min(time.monotonic() + LOOK_SECONDS, self._latest)
 
@@ -249,6 +250,7 @@ class Watch:
             self._told = f"{place} does not answer: {error}"
 
     def _last_words(self, submission: Submission) -> str:
+        """Return what is known of agents that have ended."""
         outputs = self.run.engine.outputs(submission)
         told = f"the agents of {submission.experiment} on {self.run.engine.place} ended before it"
         if not outputs:

@@ -137,6 +137,7 @@ class Attempts:
         self._runner.call(self._forget, trial, attempt)
 
     def kill(self) -> None:
+        """Kill all running attempts."""
         self._runner.call(self._kill)
 
     def check(self) -> None:
@@ -386,6 +387,7 @@ class Attempts:
 
 
 def _set_state(task_run: TaskRun, state: State[Any]) -> None:
+    """Set the state of a task run, and report it to the server."""
     before = task_run.state
     task_run.state, task_run.state_id = state, state.id
     task_run.state_type, task_run.state_name = state.type, state.name

@@ -104,6 +104,7 @@ def finished(
 
 
 def _drained(session: Session, recorder: Any, last: int, asked: Interrupts) -> str | None:
+    """Wait until MLflow has the log up to segment `last`; return what prevents that in time."""
     told, began = False, time.monotonic()
     while True:
         trouble: str | None = cluster.get(recorder.drained.remote(last, min(1.0, asked.left)))
@@ -154,6 +155,7 @@ def _settle(
 
 
 def state_of(status: Status, history: History) -> State[None]:
+    """Return the state in which the flow run ends."""
     done = sum(len(numbers) for state, numbers in history.by_state.items() if state.final)
     summary = f"{history.of_total(done)} trials ended"
     if status == "finished":

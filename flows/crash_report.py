@@ -177,6 +177,7 @@ def _tell_prefect(places: Places, name: str, flow_run_id: str, died: float) -> N
 
 
 def main() -> None:
+    """Report, and end within MOST_SECONDS."""
     limit = threading.Timer(MOST_SECONDS, os._exit, [1])
     limit.daemon = True
     limit.start()

@@ -50,6 +50,7 @@ class _AtOnce(ThreadPoolExecutor):
     """Runs what is submitted in the caller's thread: while Python ends, none starts any more."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run it, and return its result."""
         done: Future[Any] = Future()
         try:
             done.set_result(fn(*args, **kwargs))
@@ -126,6 +127,7 @@ class Inline:
             return found.submit[0]
 
     def report(self, progress: Progress) -> Reply:
+        """See CoordinatorClient."""
         if progress.ended is not None and self._asked:
             with self._lock:  # before the place is free: nobody has asked for another trial
                 self._running -= 1
@@ -134,6 +136,7 @@ class Inline:
 
     @property
     def history(self) -> History:
+        """All events so far."""
         return self._coordinator.history
 
     def queue(self, values: dict[str, Any], attributes: dict[str, Any]) -> None:
@@ -152,6 +155,7 @@ class Inline:
         return self._instructions(LOOK_SECONDS)
 
     def call(self, name: str, *rest: Any) -> None:
+        """Call a method of the coordinator."""
         self._wait(getattr(self._coordinator, name)(*rest))
 
     def _instructions(self, timeout: float = 0.0) -> Instructions:

@@ -143,6 +143,7 @@ class Interrupts:
                 timeout = LAST_SECONDS + (GRACE_SECONDS if count == 1 else 0.0)
 
     def over(self) -> None:
+        """Mark the session as ended."""
         self._came.put(0)
 
 

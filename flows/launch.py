@@ -205,6 +205,7 @@ def _run(session: Session, server: Any) -> None:
 
 
 def _run_flow(session: Session, server: Any) -> None:
+    """Run the experiment's flow run, its own or a new one, on the Prefect server."""
     from httpx import HTTPError
     from prefect import get_client
     from prefect.client.schemas.objects import State

@@ -61,6 +61,7 @@ class Loop:
     trouble: str | None = None
 
     def run(self) -> Status:
+        """Run until the session ends, and return how it ended."""
         poll = self._poll()
         while True:
             ready, _ = ray.wait([poll], timeout=POLL_SECONDS)

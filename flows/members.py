@@ -35,9 +35,11 @@ class Members:
         self._present = Present(nodes=(), left={})
 
     def present(self) -> Present:
+        """Return who is there, as last seen."""
         return self._present
 
     def look(self) -> None:
+        """See who is there, and why others are gone."""
         there = {node.agent: node for node in map(_agent, self._nodes.alive()) if node is not None}
         now = time.monotonic()
         left = {name: why for name, why in self._present.left.items() if name not in there}
@@ -78,6 +80,7 @@ def members(nodes: Nodes, store: Store, *, by_agent: bool) -> Iterator[Members |
 
 
 def _agent(node: Mapping[str, Any]) -> AgentNode | None:
+    """Return the agent of a node; None if it has none."""
     labels, resources = node.get("Labels", {}), node["Resources"]
     if not (name := labels.get(AGENT_LABEL)):
         return None

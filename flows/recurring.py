@@ -64,6 +64,7 @@ class Resolved:
     lines: tuple[str, ...] = ()
 
     def pruned(self, places: Places, say: Callable[[str], None] = lambda _: None) -> list[str]:
+        """After a run: remove experiments beyond the number that is kept; return their names."""
         gone: list[str] = []
         for old in outdated(
             self.schedule, places.experiments(), None if self.when is None else self.when.keep
@@ -175,6 +176,7 @@ def _given(
 
 
 def _due(flow_run: FlowRun, how: When) -> datetime:
+    """Return when the run is due, in the time zone of its schedule."""
     try:
         zone = ZoneInfo(how.timezone or "UTC")
     except (ZoneInfoNotFoundError, ValueError):

@@ -93,6 +93,7 @@ def run(
 def _requested(
     places: Places, this: Resolved, code: str | None, flow_run: UUID, *, retry_failed: bool
 ) -> Session:
+    """Return the session of a flow run that Prefect started."""
     if this.when is not None and this.when.cluster is not None:
         raise UserError(
             f"{this.schedule}: `when.cluster` takes a station, which `regrow up` starts; this is a"
@@ -115,6 +116,7 @@ def _requested(
 
 
 def _driven(session: Session) -> State[None]:
+    """Run the experiment to the end of its session."""
     prepared = session.prepared
     by_agent = bool(session.agent)
     with (

@@ -55,6 +55,7 @@ class RayCoordinatorClient:
         return reply
 
     def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
+        """See Viewers."""
         with suppress(ray.exceptions.RayError):
             (self._relay or self._actor).show.remote(task_run, lines)
 
@@ -104,6 +105,7 @@ def driver_name() -> str:
 
 
 def is_ours(driver: str) -> bool:
+    """Return whether the driver named in the log is this process."""
     return driver.startswith(_process())
 
 

@@ -41,6 +41,7 @@ class Callers:
         """See Reply."""
 
     def heard(self, caller: Hashable, *, relay: bool = False) -> None:
+        """Record a call of an attempt, or of a relay by its name."""
         self._called[caller] = self._clock()
         if relay:
             self._relays.add(str(caller))
@@ -51,6 +52,7 @@ class Callers:
         return name if name in self._relays else ""
 
     def due(self) -> bool:
+        """Return whether it is time for another `look`."""
         return self._looked is None or self._clock() - self._looked >= LOOK_SECONDS
 
     def look(self, nodes: Sequence[str], lease: float) -> None:

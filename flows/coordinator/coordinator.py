@@ -159,6 +159,7 @@ class Coordinator:
         return await self._durable(taken)
 
     async def _durable(self, taken: Sequence[tuple[Progress, Reply]]) -> list[Reply]:
+        """Return the answers once the events they depend on are in the log."""
         held = [
             (progress.trial, progress.attempt)
             for progress, answer in taken
@@ -355,6 +356,7 @@ class Coordinator:
         )
 
     def _take_price(self, price: ClusterPrice | None) -> None:
+        """Record what the cluster costs, if that has changed."""
         ledger, known = self._ledger, self._ledger.history.spending
         if price is None or ledger.superseded or ledger.history.closed is not None:
             return
@@ -480,6 +482,7 @@ class Coordinator:
         await self._settled()
 
     async def queue(self, values: dict[str, Any], attributes: dict[str, Any]) -> None:
+        """Record values that the user wants tried; see Queued."""
         self._start()
         event = Queued(t=self._ledger.now(), values=values, attributes=attributes)
         self._ledger.record(event)
@@ -524,6 +527,7 @@ class Coordinator:
         ledger.end(lease, "lost", cause, message)
 
     async def identity(self) -> str:
+        """Return the experiment's ID, a UUID."""
         self._start()
         return self._ledger.history.id
 

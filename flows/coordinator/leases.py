@@ -63,10 +63,12 @@ class Leases:
         """(node ID, reason) of nodes whose draining was not reported to the cluster yet."""
 
     def heard(self, trial: int, attempt: int) -> None:
+        """Record a message of an attempt."""
         self._heard[trial, attempt] = self._clock()
         self._suspects.pop((trial, attempt), None)
 
     def keep(self, held: Collection[Lease]) -> None:
+        """Forget all leases except those that are held."""
         for memory in (self._heard, self._suspects, self._waiting):
             for lease in memory.keys() - held:
                 del memory[lease]
@@ -120,6 +122,7 @@ class Leases:
             self._avoided[node_id] = self._clock()
 
     def seen(self, node_id: str) -> None:
+        """Record a message from a node."""
         self._avoided.pop(node_id, None)
 
     def avoided(self) -> tuple[str, ...]:
@@ -163,10 +166,12 @@ class TaskRunLeases:
                 self._carried.setdefault(a.task_run, set()).add((n, a.number))
 
     def give(self, lease: Lease, task_run: str) -> None:
+        """Record that a task run was given this attempt as its next one."""
         self._given[lease] = task_run
         self._carried.setdefault(task_run, set()).add(lease)
 
     def began(self, lease: Lease, task_run: str) -> None:
+        """Record that an attempt runs in a task run."""
         self._given.pop(lease, None)
         self._carried.setdefault(task_run, set()).add(lease)
 

@@ -57,6 +57,7 @@ class Spacing:
         return max(0.0, (min(due, self._due) if urgent else due) - now)
 
     def wrote(self, now: float) -> None:
+        """Record that a write begins."""
         if now < self._last + self._seconds:
             self._due = max(self._due, now - BURST * self._seconds) + self._seconds
         self._last = now
@@ -95,6 +96,7 @@ class Ledger:
 
     @property
     def history(self) -> History:
+        """All events so far, including those not written yet."""
         return self._planner.history
 
     def _read(self, event: AnyEvent) -> None:
@@ -163,6 +165,7 @@ class Ledger:
 
     @property
     def held(self) -> bool:
+        """See Planner."""
         return self._planner.held
 
     async def committed(self, *, urgent: bool = True) -> None:

@@ -57,6 +57,7 @@ class Relay:
         return await answer
 
     async def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
+        """See Coordinator.show."""
         if sum(len(printed) for _, printed in self._lines) < MOST_LINES:
             self._lines.append((task_run, lines))
         self._go_on()

@@ -104,6 +104,7 @@ def _best(history: History, places: Places) -> list[str]:
 
 
 def _spent(history: History) -> list[str]:
+    """Format the experiment's cost, if prices are known."""
     spent = cost.of(history, history.t_last)
     if spent.money is None:
         return []

@@ -47,6 +47,7 @@ def warming_up() -> Iterator[None]:
 
 
 def picture_file(name: str) -> str:
+    """Return the name of a figure's file in MLflow."""
     return f"figures/{name}.png"
 
 
@@ -62,6 +63,7 @@ class FigureCache:
         self._drawn: dict[tuple[float, str], bytes | None] = {}
 
     def draw(self, history: History, name: str) -> bytes | None:
+        """See `pictures.png`."""
         from regrow.show.report.pictures import png
 
         if history.closed is None:

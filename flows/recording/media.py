@@ -47,4 +47,5 @@ def _asked(what: Callable[[], T]) -> T:
 
 
 def artifact_path(item: Item) -> str:
+    """Return the path of an item below its run's artifacts."""
     return f"media/{legal_name(item.name)}/step-{item.step:06d}{item.suffix}"

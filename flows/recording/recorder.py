@@ -253,6 +253,7 @@ class Recorder:
         return self._made_apart() or ending.made(history, self._places, self._album.draw)
 
     def _answer(self, sink: MlflowSink, runs: Runs) -> None:
+        """Answer the workers that wait for their trial's run."""
         with self._changed:
             for trial, attempt in list(self._asked):
                 key = runs.key(trial, attempt)

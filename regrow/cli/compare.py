@@ -155,6 +155,7 @@ def _print(console: Console, title: str, labels: Sequence[str], rows: Iterable[R
 def _table(
     title: str, width: int, columns: Sequence[tuple[str, int]], rows: Sequence[Row], first: int
 ) -> Table:
+    """Make a table. `columns`: names of experiments and cells; `first`: place of the first."""
     table = LineTable()
     table.add_column(title, no_wrap=True, width=width)
     for label, cells in columns:

@@ -204,6 +204,7 @@ def _sources(
 
 
 def _run_pilot(spec: Spec, file: Path, name: str, trials: int, places: Places) -> None:
+    """Run the first trials to their ends, as an experiment of its own. Raises UserError."""
     tell(f"the pilot: {trials} trials of {spec.name} as {name}", error=True, flush=True)
     words = ["run", str(file), "--name", name, "--trials", str(trials), "--state", places.root]
     words += ["--set", "schedule=fifo"]

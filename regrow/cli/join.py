@@ -163,6 +163,7 @@ def _experiment(
 
 
 def _labels(text: str | None) -> dict[str, str]:
+    """Return labels as a user wrote them. Raises UserError."""
     found: dict[str, str] = {}
     for part in filter(None, (text or "").split(",")):
         key, mark, value = part.partition("=")

@@ -177,6 +177,7 @@ def _table(found: Sequence[Listed], now: float, width: int) -> Table:
     shown = [column for column in _COLUMNS if any(row.get(column) for row in rows)]
 
     def room() -> int:
+        """Return the cells that the other columns leave for the names."""
         taken = [max(len(c), *(cell_len(row.get(c, "")) for row in rows)) for c in shown[1:]]
         least = [
             min(w, LONGEST) if c in _FOLDED else w for c, w in zip(shown[1:], taken, strict=True)

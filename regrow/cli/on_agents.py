@@ -176,6 +176,7 @@ def _by_experiment(agents: Sequence[Agent]) -> dict[str, list[Agent]]:
 
 
 def down(run: AgentRun, *, yes: bool) -> None:
+    """End the agents, and check that none is left."""
     from regrow.flows.agents import in_words
 
     there = [one for one in run.engine.agents() if one.experiment and one.there]

@@ -158,6 +158,7 @@ def _table(history: History, shown: Sequence[TrialRecord], columns: Sequence[_Co
 
 
 def _group(trial: TrialRecord) -> tuple[str, str]:
+    """Return how many workers a trial's last attempt has, and their nodes."""
     last = trial.attempts[-1] if trial.attempts else None
     return ("", "") if last is None else (str(last.width), one_line(last.where or ""))
 

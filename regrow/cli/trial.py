@@ -326,6 +326,7 @@ def _attempt(one: Attempt) -> Sequence[str]:
 
 
 def _media(places: Places, name: str, items: list[Item]) -> list[str]:
+    """Return a line for each name, with the newest item."""
     lines = []
     for title, found in media.by_name(items).items():
         last = found[-1]

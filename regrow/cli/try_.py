@@ -108,6 +108,7 @@ class _StepPrinter:
         """The objective in an earlier run, by step, for comparison."""
 
     def begin(self, before: list[Row]) -> None:
+        """Start another run, which is compared with the rows of the previous one."""
         self._last = time.time()
         self.before = {row.step: row.metrics[self._objective] for row in before}
 

@@ -143,6 +143,7 @@ class _Presence:
         self._absent = self._returns = False
 
     def banner(self, history: History) -> str:
+        """Return a message about the driver, or an unreachable store; "" for none."""
         now = time.monotonic()
         due = (
             now - self._heard > SILENT_SECONDS

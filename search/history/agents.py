@@ -37,6 +37,7 @@ class AgentRecords(dict[str, AgentRecord]):
         """The agent that led each session that an agent led."""
 
     def joined(self, event: Joined) -> None:
+        """Fold in an arrival. Raises IllegalMove."""
         before = self.get(event.agent)
         if before is not None and before.present and before.joined.node_id == event.node_id:
             raise IllegalMove(None, None, f"be joined by agent {event.agent} twice")
@@ -46,6 +47,7 @@ class AgentRecords(dict[str, AgentRecord]):
             before.joined, before.present, before.left, before.why = event, True, None, ""
 
     def left(self, event: Left) -> None:
+        """Fold in a departure. Raises IllegalMove."""
         record = self.get(event.agent)
         if record is None or record.left is not None:
             raise IllegalMove(None, None, f"be left by agent {event.agent}, which is not there")

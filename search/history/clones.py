@@ -55,6 +55,7 @@ class Clones:
         trial.changes.append(Change(step=step, config=trial.config, source=source))
 
     def began(self, trial: TrialRecord, restored: int) -> None:
+        """Note that an attempt continued after step `restored`."""
         if trial.changes and trial.changes[-1].source is None:
             last = trial.changes[-1]
             trial.changes[-1] = replace(last, step=min(last.step, restored))
@@ -79,10 +80,12 @@ class Clones:
             self.over(trial)
 
     def over(self, trial: TrialRecord) -> None:
+        """Note that a trial no longer waits for another trial's checkpoint."""
         trial.clone = None
         self._waiting.discard(trial.number)
 
     def forget(self, trial: TrialRecord, step: int) -> None:
+        """Remove a trial's checkpoint."""
         self.borrowed.pop(trial.checkpoints.pop(step).manifest, None)
 
     def path(self, number: int, until: int) -> list[dict[str, Any]]:

@@ -130,6 +130,7 @@ class History(View):
         self._count()
 
     def _count(self) -> None:
+        """Count the steps of trials if a budget needs it."""
         if self.spec.budget_steps is None or self.work is not None:
             return
         self.work = Work.of(self.trials, self.spec.max_steps or 0)
@@ -471,6 +472,7 @@ class History(View):
         (self.held.add if trial.held else self.held.discard)(trial.number)
 
     def _finish(self, trial: TrialRecord) -> None:
+        """Account for a trial that has reached a final state."""
         self._clones.over(trial)
         best = self.leader.best if self.leader is not None else None
         self._plateau.end(trial.number, None if best is None else self.objective.sign * best[0])
@@ -483,6 +485,7 @@ class History(View):
             self._improve(trial)
 
     def _improve(self, trial: TrialRecord) -> None:
+        """Make a trial the leader if it is better."""
         leader = self.leader.best if self.leader is not None else None
         best = trial.best
         if best is not None and (leader is None or self._scale.better(best[0], leader[0])):

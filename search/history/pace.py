@@ -40,10 +40,12 @@ class Pace:
     """Attempts that ended without being able to save."""
 
     def began(self, attempt: Attempt) -> None:
+        """Take the begin of an attempt."""
         if attempt.t_began is not None and not attempt.waited:
             self.begins.append(attempt.t_began - attempt.t_started)
 
     def ended(self, attempt: Attempt) -> None:
+        """Take the end of an attempt."""
         if attempt.t_began is None or attempt.t_ended is None:
             return
         self.ran += max(0.0, attempt.t_ended - attempt.t_began)
@@ -107,6 +109,7 @@ class Plateau:
             self._counted = self._after(self._counted, best)
 
     def revive(self, number: int) -> None:
+        """Remove a trial that is retried after its end."""
         self._ends.pop(number, None)
         self._counted = None
 
@@ -116,6 +119,7 @@ class Plateau:
 
     @property
     def trials(self) -> int:
+        """Trials that ended since the best value last improved."""
         if self._counted is None:
             self._counted = None, 0
             for best in self._ends.values():
@@ -149,6 +153,7 @@ class Spending:
     _since: float = 0.0
 
     def priced(self, event: Priced) -> None:
+        """Take the price of the cluster from this moment on."""
         self.rest(event.t)
         self.per_hour, self.nodes = event.per_hour, event.nodes
 
@@ -184,6 +189,7 @@ class Work:
 
     @classmethod
     def of(cls, trials: Iterable[TrialRecord], whole: int) -> Work:
+        """Return the work of trials so far."""
         work = cls(whole)
         for trial in trials:
             work.note(trial)

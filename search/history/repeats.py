@@ -45,10 +45,12 @@ class Best:
 
     @property
     def counts(self) -> float:
+        """The value that it is ranked by."""
         return self.value if self.mean is None else self.mean.mean
 
     @property
     def shown(self) -> str:
+        """The value that it is ranked by, with its deviation."""
         return shown(self.counts, None if self.mean is None else self.mean.sd)
 
 
@@ -76,6 +78,7 @@ def repeated(history: History) -> list[Repeated]:
 
 
 def best(history: History) -> Best | None:
+    """Return what the experiment has reached; None before the first value."""
     means = repeated(history)
     if not means:
         leader = history.leader

@@ -163,6 +163,7 @@ class View:
 
     @property
     def pinned(self) -> set[str]:
+        """Checkpoints from which another trial is about to continue."""
         return self._clones.pinned
 
     @property
@@ -194,6 +195,7 @@ class View:
 
     @property
     def counts(self) -> dict[TrialState, int]:
+        """Number of trials in each state."""
         return {state: len(numbers) for state, numbers in self.by_state.items()}
 
     @property
@@ -212,6 +214,7 @@ class View:
 
     @property
     def ended(self) -> int:
+        """Number of trials in a final state."""
         return sum(len(self.by_state[state]) for state in TrialState if state.final)
 
     @property

@@ -317,6 +317,7 @@ class Choice(Domain):
             object.__setattr__(self, "probabilities", self._shares(self.probabilities))
 
     def _shares(self, given: Any) -> tuple[float, ...]:
+        """Return the probabilities, checked. Raises SpecError."""
         name = "probabilities"
         hint = f"write {len(self.values)} numbers, such as {name}: [0.5, 0.25, ...]"
         if not isinstance(given, (list, tuple)) or len(given) != len(self.values):

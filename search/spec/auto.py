@@ -39,6 +39,7 @@ class Choice:
     why: dict[str, str] = field(default_factory=dict)
 
     def told(self) -> str:
+        """Return the choice in one line, for people."""
         reasons = [self.why[key] for key in ("search", "schedule") if key in self.why]
         why = f" ({AUTO}: {'; '.join(reasons)})" if reasons else ""
         return f"search: {chosen(self.search)}, schedule: {chosen(self.schedule)}{why}"
@@ -80,6 +81,7 @@ def check(search: Named, schedule: Named) -> None:
 
 
 def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> tuple[Named, str]:
+    """Return the sampler, and the reason."""
     kinds = [schedulers.kind(name) for name in schedulers.named(schedule)]
     if any(kind.takes_budgets for kind in kinds):
         name = next(name for name in samplers.NAMES if samplers.gives_budgets(name))
@@ -116,6 +118,7 @@ def _cells(setting: Setting) -> int:
 
 
 def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
+    """Return the scheduler if none is given, and the reason."""
     alike = "there is nothing to compare"
     if _cells(setting) > 1:
         alike = "each cell is to be seen whole"

@@ -334,6 +334,7 @@ class Keys(parts.Part):
 
     @property
     def limits(self) -> tuple[Constraint, ...]:
+        """The parsed constraints."""
         return tuple(
             Constraint.parse(text, f"constraints.{place}")
             for place, text in enumerate(self.constraints)
@@ -429,6 +430,7 @@ class Keys(parts.Part):
 
     @property
     def ending(self) -> Ending:
+        """When one trial has done enough, without the user's function."""
         plateau = self.stop.trial.plateau or parts.Plateau()
         return Ending(
             sign=self.objective.sign,
@@ -444,6 +446,7 @@ class Keys(parts.Part):
         )
 
     def settings(self) -> dict[str, Any]:
+        """Return the values that may differ between sessions, as plain data."""
         return self.model_dump(mode="json", include=set(PER_SESSION))
 
     def settings_since(self, first: Keys) -> dict[str, Any]:

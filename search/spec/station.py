@@ -188,8 +188,10 @@ class Serve(Part):
 
     @property
     def gates(self) -> Gate | None:
+        """The parsed gate."""
         return None if self.gate is None else Gate.parse(self.gate, "serve.gate")
 
     @property
     def share(self) -> Canary | None:
+        """The parsed canary."""
         return None if self.canary is None else Canary.parse(self.canary, "serve.canary")

@@ -89,6 +89,7 @@ class AwsAccount:
         return sorted(((*key, t) for key, t in found.items()), key=lambda one: one[2])
 
     def prepare(self, order: Order, prices: Prices, say: Callable[[str], None]) -> None:
+        """Look up and create what is needed, whatever an earlier try has left. Raises SpecError."""
         with told():
             self._others()
             network, subnets = self._network()
@@ -134,6 +135,7 @@ class AwsAccount:
         return ids
 
     def end(self, say: Callable[[str], None]) -> None:
+        """End all machines and delete what `prepare` created. Raises RegrowError for the rest."""
         there = 0
         with told():
             if ids := [one["FleetId"] for one in self._described()]:

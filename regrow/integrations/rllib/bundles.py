@@ -54,6 +54,7 @@ def resources(spec: Spec, bundles: Sequence[Bundle]) -> Resources:
 
 
 def _written(bundle: Bundle) -> dict[str, Any]:
+    """Convert a bundle to the names of a specification."""
     own: dict[str, Any] = {"cpu": 0.0}
     own |= {_OURS[name]: amount for name, amount in bundle.items() if name in _OURS}
     custom = {name: amount for name, amount in bundle.items() if name not in _OURS}

@@ -53,6 +53,7 @@ def checked(spec: Spec, found: Any = None) -> Spec:
 
 
 def _metrics(spec: Spec) -> Iterator[tuple[str, str]]:
+    """Yield the specification's key of each metric, and the metric's name."""
     for place, metric in enumerate(spec.metrics):
         yield "metric" if isinstance(spec.metric, str) else f"metric.{place}.name", metric.name
 

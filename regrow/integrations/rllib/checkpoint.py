@@ -73,6 +73,7 @@ def _restore(algorithm: Any, path: str) -> None:
 
 
 def _buffer(algorithm: Any) -> Any:
+    """Return the replay buffer of an algorithm, None if it has none."""
     if algorithm.config.is_offline:
         return None
     own = getattr(algorithm, "replay_buffer", None)  # DreamerV3 has its buffer in another attribute

@@ -45,6 +45,7 @@ _LOGGERS = ("ray", "ray.rllib", "ray.tune", "ray.data")
 
 
 def require() -> None:
+    """Raise UserError if RLlib is not installed."""
     try:
         import gymnasium  # noqa: F401
         import torch  # noqa: F401
@@ -132,6 +133,7 @@ class _Setting(NamedTuple):
 
 
 def _settings(config: Any) -> dict[str, _Setting]:
+    """Return all settings, by name; an algorithm's methods come before its base classes'."""
     from ray.rllib.utils.from_config import NotProvided
 
     found: dict[str, _Setting] = {}

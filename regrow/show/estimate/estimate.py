@@ -61,6 +61,7 @@ class Estimate:
 
     @property
     def step(self) -> float:
+        """Mean duration of a recorded step, in seconds."""
         found = [one for curve in self.premises.curves for one in curve.seconds]
         return sum(found) / len(found)
 
@@ -78,6 +79,7 @@ def estimate(
     machines: Sequence[int],
     budgets: Sequence[float],
 ) -> Estimate:
+    """Simulate everything."""
     premises = simulations.premises
     scenarios = [
         Scenario(kind=kind, machines=count)
@@ -165,5 +167,6 @@ def _forecast(one: Forecast) -> dict[str, Any]:
 
 
 def rows(found: Estimate) -> Iterator[Forecast]:
+    """Yield the forecasts of the table: all plans, then the budgets."""
     yield from found.plans
     yield from found.budgets

@@ -44,6 +44,7 @@ _LOOKS = {
 
 
 def html(found: Estimate) -> str:
+    """Make the page."""
     from regrow.show.figures.embedded import plotly_as_text  # imports Plotly
 
     figures = list(_figures(found))
@@ -111,6 +112,7 @@ def _figures(found: Estimate) -> Iterator[dict[str, Any]]:
 
 
 def _value(found: Estimate) -> Figure:
+    """Draw cost, or machine-hours, against the best value."""
     made, every = blank(), list(rows(found))
     money = all(one.cost is not None for one in every)
     metric = safe(found.premises.spec.objective.name, 40)

@@ -33,6 +33,7 @@ class Row:
 
 
 def table(found: Estimate) -> Iterator[Row]:
+    """Yield the lines of the table. An empty column is left out."""
     metric = one_line(found.premises.spec.objective.name)
     every = list(rows(found))
     money = all(one.cost is not None for one in every)
@@ -100,6 +101,7 @@ def head(found: Estimate) -> str:
 
 
 def assumptions(found: Estimate) -> Iterator[str]:
+    """Yield what is not measured, a line each."""
     premises = found.premises
     kinds = premises.offered.kinds
     if "spot" in kinds and isinstance(premises.spot, Rates):

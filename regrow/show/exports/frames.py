@@ -111,6 +111,7 @@ def curves(history: History, found: Sorted) -> Iterator[Table]:
 
 
 def joined(parts: Iterable[Table]) -> DataFrame:
+    """Return the parts of a table as one data frame, see `frame`."""
     import pandas as pd
 
     return pd.concat(map(frame, parts), ignore_index=True)
@@ -191,6 +192,7 @@ def _metrics(names: Iterable[str], part: Sequence[Step]) -> Table:
 
 
 def config_at(trial: TrialRecord, step: int) -> Mapping[str, Json]:
+    """Return the configuration with which a step was done."""
     return next(
         (change.config for change in reversed(trial.changes) if change.step < step), trial.proposed
     )

@@ -117,6 +117,7 @@ def _notes(history: History, best: TrialRecord | None) -> Iterator[str]:
 
 
 def _external(parameter: Parameter, distribution: BaseDistribution, value: Json) -> Json:
+    """Return the value of a parameter as Optuna has it."""
     match parameter.domain:
         case Choice() as domain:
             assert isinstance(distribution, CategoricalDistribution)
@@ -171,9 +172,11 @@ class Frozen:
         self._metrics = self._spec.metrics
 
     def all(self) -> Iterator[FrozenTrial]:
+        """Yield all of them, by number."""
         return map(self.one, self._history.trials)
 
     def one(self, trial: TrialRecord) -> FrozenTrial:
+        """Convert one of them in its current state."""
         state, values = self._end(trial)
         asked = {
             name: json_to_distribution(json.dumps(one)) for name, one in trial.suggested.items()

@@ -40,6 +40,7 @@ class Table:
     """
 
     def __init__(self, path: Path, spec: Spec, *, scale: float = 1.0) -> None:
+        """Read the table; `scale` multiplies its seconds."""
         self._scale = scale
         self._ranges = [p for p in spec.space.flat if not isinstance(p.domain, Choice | Constant)]
         self._choices = [p for p in spec.space.flat if isinstance(p.domain, Choice)]
@@ -115,6 +116,7 @@ class Table:
         return curve.rows[place], curve.seconds[place]
 
     def best(self, metric: str, *, most: bool) -> float:
+        """Return the best value of a metric in the whole table."""
         values = [row[metric] for curve in self.curves for row in curve.rows[: self._most]]
         return max(values) if most else min(values)
 

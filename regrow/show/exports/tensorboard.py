@@ -155,6 +155,7 @@ def _scalars(t: float, step: int, values: Iterable[tuple[str, float]]) -> _Event
 
 
 def _plugin(t: float, name: str, content: _Message) -> _Event:
+    """Return data of the HParams page."""
     data = plugin_hparams_pb2.HParamsPluginData(version=0, **{name: content})
     plugin = summary_pb2.SummaryMetadata.PluginData(
         plugin_name="hparams", content=data.SerializeToString()

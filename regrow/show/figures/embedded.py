@@ -32,6 +32,7 @@ def packed_plotly() -> bytes:
 
 
 def plotly_as_text() -> str:
+    """Return the same as text inside a script element."""
     return base64.b64encode(packed_plotly()).decode()
 
 

@@ -57,6 +57,7 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 
 
 def template(*, dark: bool = False) -> dict[str, Any]:
+    """Return a Plotly template. The dark one shows the page's background."""
     ink, faint, line = (
         ("#d6dbe1", "#2c333c", "#59636f") if dark else ("#24292f", "#e6e9ed", "#aab2bb")
     )
@@ -154,6 +155,7 @@ def add_points(
 
 
 def add_line(figure: Figure, x: Any, y: Any, look: dict[str, Any], **more: Any) -> None:
+    """Add a line that tells nothing of itself."""
     figure.add_scatter(x=x, y=y, mode="lines", line=look, hoverinfo="skip", **more)
 
 

@@ -42,10 +42,12 @@ class Pace:
 
     @property
     def rate(self) -> float:
+        """Steps per second."""
         return self.steps / self.seconds
 
     @property
     def each(self) -> float | None:
+        """Samples per second per worker; None if they were not reported."""
         return self.samples / self.sampled / self.workers if self.sampled else None
 
 

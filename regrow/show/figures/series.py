@@ -112,6 +112,7 @@ def best_so_far(history: History) -> list[tuple[int, float]]:
 
 
 def counted(history: History) -> dict[str, list[TrialRecord]]:
+    """Return the trials by outcome, in the order of legends; none without a trial."""
     found = {name: [t for t in history.trials if t.state is TrialState(name)] for name in OUTCOMES}
     return {name: trials for name, trials in found.items() if trials}
 
@@ -125,6 +126,7 @@ def spread(number: int, width: float = 1.0) -> float:
 
 
 def short(value: object) -> str:
+    """Format a parameter or metric in few characters."""
     return readable(value) if isinstance(value, float) else str(value)
 
 

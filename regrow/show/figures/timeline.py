@@ -45,6 +45,7 @@ class Clock:
     """Beginning and end of each pause, seconds since the epoch, in order."""
 
     def at(self, t: float) -> float:
+        """Return the position of a time."""
         return (
             t - self.zero - sum(min(until, t) - since for since, until in self.pauses if since < t)
         )
@@ -264,6 +265,7 @@ def _losses(
 
 
 def _said(seconds: float) -> str:
+    """Format a duration: 0.4 s, 12 s, 3 min, 2.5 h."""
     if seconds < 10:
         return f"{max(0.0, seconds):.1f} s"
     if seconds < 120:

@@ -65,6 +65,7 @@ class Live:
 
     @contextmanager
     def watch(self, coordinator: Any) -> Iterator[None]:
+        """Show the experiment within the block."""
         if self._silent:
             yield
             return

@@ -65,6 +65,7 @@ class Board:
 
     @property
     def useful(self) -> int:
+        """Steps that count, without lost ones."""
         return self.spent - self.history.lost_steps
 
     def waiting(self, now: float) -> int:
@@ -101,6 +102,7 @@ class Board:
     # ---- folding
 
     def apply(self, event: events.AnyEvent) -> list[str]:
+        """Apply an event; return lines for people about it."""
         history = self.history
         silent, slots = event.t - history.t_last, history.slots
         judged_before = text.judged(history) if isinstance(event, events.Decided) else None
@@ -241,6 +243,7 @@ class Leaders:
         self._stale = False
 
     def improved(self, number: int) -> None:
+        """Update after a report of a trial."""
         if self._stale:
             return
         key = self._key(self._history.trials[number])

@@ -65,6 +65,7 @@ class Decisions:
 
     @property
     def layout(self) -> Layout:
+        """How the scheduler's decisions are displayed."""
         return schedulers.kind(self._history.spec.schedule).layout
 
     def created(self) -> None:
@@ -74,6 +75,7 @@ class Decisions:
             self._scheduler = scheduler if isinstance(scheduler, Bracketed) else None
 
     def proposed(self, event: Proposed) -> None:
+        """Add a trial to its bracket."""
         if self._scheduler is not None:
             self._scheduler.added(
                 Candidate(trial=event.trial, config=event.config, state=event.state)
@@ -132,6 +134,7 @@ class Decisions:
             self._at[trial.number] = (bracket, step)
 
     def shown(self, step: int) -> int:
+        """Return a step as the user counts it."""
         return step if (clock := self._history.spec.clock) is None else clock.value(step)
 
     def _rung(self, trial: TrialRecord, step: int) -> int:

@@ -41,6 +41,7 @@ class Loss:
     """How many more trials failed permanently with the same message."""
 
     def like(self, other: Loss) -> bool:
+        """Return whether both have one outcome and message."""
         return (self.outcome, self.message) == (other.outcome, other.message)
 
 

@@ -45,6 +45,7 @@ class Screen(RenderHook):
         """Periods since the last picture."""
 
     def wake(self) -> None:
+        """Request a new picture at the next period."""
         self._news.set()
 
     @contextmanager
@@ -66,6 +67,7 @@ class Screen(RenderHook):
                 self._on_screen = []
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Wrap what the console is about to print."""
         with self._lock:
             erase = "" if all(isinstance(one, Control) for one in renderables) else "\x1b[J"
             begin = _control("\x1b[?2026h" + self._rewound() + erase)

@@ -38,6 +38,7 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
+        """Escape the text of any renderable."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
@@ -64,6 +65,7 @@ class LineTable(Table):
         super().add_column(title, **given)
 
     def add_row(self, *cells: RenderableType | None, **given: Any) -> None:
+        """Add a row of cells of one line each."""
         super().add_row(*map(_in_a_line, cells), **given)
 
 
@@ -86,6 +88,7 @@ class Terminal(PlainConsole):
     """Why something was not written; "" if everything was, or if the reader has gone."""
 
     def on_broken_pipe(self) -> None:
+        """Stop printing."""
         self.quiet = True
         to_nowhere(self.file)
 
@@ -140,6 +143,7 @@ class Events:
         self.deaf = False
 
     def write(self, lines: Sequence[bytes]) -> None:
+        """Write the lines, each with a line end."""
         data = b"".join(_escaped(line) + b"\n" for line in lines)
         try:
             while data and not self.deaf:

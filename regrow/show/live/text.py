@@ -48,6 +48,7 @@ def ending_in(agent: Mapping[str, Any], now: float) -> str:
 
 
 def value(number: Any) -> str:
+    """Format a parameter or metric briefly."""
     return readable(number) if isinstance(number, float) else one_line(str(number))
 
 
@@ -57,6 +58,7 @@ def number(found: float | None) -> str:
 
 
 def ends(count: int) -> str:
+    """Return the plural's ending."""
     return "" if count == 1 else "s"
 
 
@@ -66,6 +68,7 @@ def pasted(setting: Any) -> str:
 
 
 def settings(config: Mapping[str, Any]) -> str:
+    """Format a flat configuration in one line."""
     return " ".join(f"{one_line(k)}={value(v)}" for k, v in config.items())
 
 
@@ -92,6 +95,7 @@ def so_far(history: History) -> str:
 
 
 def noted(notes: Notes) -> Iterator[str]:
+    """Yield the tags and notes, a line each."""
     if notes.tags:
         yield f"tags: {one_line(', '.join(notes.tags))}"
     for note in notes.texts:

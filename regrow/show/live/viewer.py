@@ -82,6 +82,7 @@ class Viewer:
 
     @contextmanager
     def showing(self) -> Iterator[None]:
+        """Draw the live screen within the block, if it is used."""
         if self._quiet or self._events is not None or not self._pictures:
             yield
             return
@@ -98,6 +99,7 @@ class Viewer:
             self.board, self._ready = Board(self._called), False
 
     def skip(self, number: int) -> None:
+        """Show nothing up to segment `number`."""
         self._told_up_to = number
 
     def take(self, segments: Segments) -> None:

@@ -37,10 +37,12 @@ def end(
 
 
 def loss(one: Loss) -> str:
+    """Describe the loss of a trial, with or without another attempt."""
     return f"trial {one.trial} {lost(one)}"
 
 
 def capacity(history: History) -> str:
+    """Describe the cluster's new capacity."""
     slots, what = history.slots, "worker" if history.spec.resources.ranked else "trial"
     if not slots:
         return "the cluster has no room for a trial now: they wait for a node"
@@ -48,12 +50,14 @@ def capacity(history: History) -> str:
 
 
 def arrival(event: Joined) -> str:
+    """Tell that an agent has joined."""
     gpus = f", {event.gpus:g} GPU{ends(int(event.gpus))}" if event.gpus else ""
     what = f"{event.cpus:g} CPU{ends(int(event.cpus))}{gpus}"
     return f"agent {one_line(event.agent)} has joined ({what})"
 
 
 def departure(event: Left) -> str:
+    """Tell that an agent has left."""
     return f"agent {one_line(event.agent)} has left: {one_line(event.why)}"
 
 

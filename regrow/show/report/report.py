@@ -101,6 +101,7 @@ def html(
 
 
 def _figures(rows: Rows) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the figures that are drawn, and those with nothing to show."""
     figures = [{**one, **described(rows, one["name"])} for one in listed()]
     drawn = [one for one in figures if "figure" in one]
     halves = [one for one in drawn if not one["whole"]]

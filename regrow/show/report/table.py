@@ -132,6 +132,7 @@ def _trial(
 
 
 def _cell(value: Any) -> float | str | None:
+    """Return a value as it is shown and sorted: numbers, and everything else as text."""
     plain = value is None or isinstance(value, str) or numeric([value])
     return value if plain else json.dumps(value, ensure_ascii=False)
 

@@ -42,6 +42,7 @@ class Course:
 
     @property
     def spent(self) -> tuple[int, float]:
+        """Total steps and seconds."""
         return cost.steps(self.history), self.ran()
 
     def ran(self, now: float | None = None) -> float:

@@ -52,6 +52,7 @@ def of_attempt(attempt: Attempt) -> str:
 
 
 def in_words(used: Usage) -> str:
+    """Return what was used in a line."""
     disk = f"disk: read {size(used.read)}, wrote {size(used.written)}"
     if used.disk_wait:
         disk += f", waited for {used.disk_wait:.0%} of the time"
@@ -163,4 +164,5 @@ def _measured(trials: Iterable[TrialRecord]) -> Iterator[_Measured]:
 
 
 def _mean(found: Sequence[_Measured], of: Callable[[_Measured], float]) -> float:
+    """Return the mean of a quantity over time."""
     return sum(of(one) * one.used.seconds for one in found) / sum(one.used.seconds for one in found)

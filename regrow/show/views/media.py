@@ -94,6 +94,7 @@ def of_trial(store: Store, trial: TrialRecord) -> list[Item]:
 
 
 def by_name(items: Iterable[Item]) -> dict[str, list[Item]]:
+    """Group items, which are in order, by their names."""
     found: dict[str, list[Item]] = {}
     for item in items:
         found.setdefault(item.name, []).append(item)
@@ -101,14 +102,17 @@ def by_name(items: Iterable[Item]) -> dict[str, list[Item]]:
 
 
 def is_picture(item: Item) -> bool:
+    """Return whether a page can show the item as an image."""
     return item.kind in ("image", "figure") and item.suffix in TYPES
 
 
 def is_previewed(item: Item) -> bool:
+    """Return whether a page shows the beginning of the item: of a text or a table."""
     return item.kind in ("text", "table") and item.size <= MOST_PREVIEWED
 
 
 def is_plotly(item: Item) -> bool:
+    """Return whether the item is a figure that Plotly's script draws."""
     return item.kind == "figure" and item.suffix == ".json"
 
 
@@ -155,10 +159,12 @@ def plotted(data: bytes) -> dict[str, Any] | None:
 
 
 def about(item: Item) -> str:
+    """Describe an item in some words: image, 12 kB, step 3."""
     return f"{item.kind}, {in_words(item.size)}, step {item.step}"
 
 
 def file_name(item: Item) -> str:
+    """Return the name under which a browser saves an item."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", item.name).strip("-") or item.kind
     return f"{name}-step-{item.step}{item.suffix}"
 

@@ -67,6 +67,7 @@ def reached(view: Mapping[str, Any]) -> str:
 
 
 def ranked(history: History) -> list[TrialRecord]:
+    """Return the trials, best first; those without a value last."""
     sign = history.objective.sign
     return sorted(
         history.trials,
@@ -268,6 +269,7 @@ def code_line(history: History) -> str | None:
 
 
 def trial_view(history: History, trial: TrialRecord) -> dict[str, Any]:
+    """Return one trial: its best value, its steps, its attempts."""
     return {
         "number": trial.number,
         "state": trial.state.value,

@@ -46,6 +46,7 @@ def templates(package: str = __name__) -> Environment:
 
 
 def inline(package: str, *names: str) -> str:
+    """Return assets as one text."""
     return "".join(asset(name, package) for name in names)
 
 
@@ -78,4 +79,5 @@ def moment(t: float) -> dict[str, str]:
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:
+    """Return a configuration to paste into a specification."""
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100).rstrip("\n")
