@@ -60,11 +60,7 @@ def assignment(history: History, number: int, attempt: int) -> Assignment:
         suggested={name: trial.config[name] for name in trial.suggested},
         values=tuple(trial.values) if spec.stop.trial.watches else (),
         times=tuple(trial.curve.clock) if spec.step_metric is not None else (),
-        ran=sum(
-            a.t_ended - a.t_began
-            for a in trial.attempts
-            if a.t_began is not None and a.t_ended is not None
-        ),
+        ran=sum(a.seconds or 0.0 for a in trial.attempts),
         avoid_spot=record.avoid_spot,
         market=record.market,
         every_seconds=record.every_seconds,

@@ -5,14 +5,11 @@ environment.
 from __future__ import annotations
 
 import os
-import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from regrow.infra.machine.processes import marked
+from regrow.infra.machine.descendants import ancestors
+from regrow.infra.machine.processes import kill_all, marked
 
-_TICK = 0.2
 _COMMAND = 200
 """Most characters shown of a process's command."""
 
@@ -31,20 +28,5 @@ def left(*marks: str) -> list[str]:
 
 def kill(*marks: str) -> None:
     """Kill all processes with the marks, except this one's ancestors: a shell, a supervisor."""
-    spared = set(_ancestors(os.getpid()))
-    while there := [process for process in marked(*marks) if process not in spared]:
-        for process in there:
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        time.sleep(_TICK)
-
-
-def _ancestors(process: int) -> Iterator[int]:
-    while process > 1:
-        yield process
-        try:
-            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, IndexError):
-            return
+    spared = ancestors(os.getpid())
+    kill_all(lambda: [process for process in marked(*marks) if process not in spared])

@@ -66,6 +66,14 @@ def listen(host: str | None, port: int) -> list[socket.socket]:
     return found
 
 
+def free_port(address: str = _LOOPBACK, *, last: int = 0) -> int:
+    """Return the port `last` if it is free at an address of this machine, else any that is."""
+    for port in (last, 0):
+        with suppress(OSError), socket.create_server((address, port)) as probe:
+            return int(probe.getsockname()[1])
+    raise OSError(f"there is no free port at {address}")
+
+
 def stop_listening(sockets: Sequence[socket.socket], seconds: float = 2.0) -> None:
     """Accept no more connections. Returns once the waiting ones are accepted by the processes that
     share the sockets, or after `seconds`.

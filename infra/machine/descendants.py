@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from regrow.infra.machine.processes import all_processes, marked, stat
 from regrow.tasks.process import background
+from regrow.tasks.process.usage import has_children
 
 GRACE_SECONDS = 1.0
 """How long processes may take to exit after SIGTERM, before they are killed."""
@@ -54,7 +55,7 @@ def adopt() -> None:
 
 def end_children() -> None:
     """End all descendants of this process. Returns when they are gone, or after `MOST_SECONDS`."""
-    if not _has_children() or not (seen := _below(os.getpid(), _processes())):
+    if not has_children() or not (seen := _below(os.getpid(), _processes())):
         return
     servers = [process for process in seen if b"forkserver import main" in _command(process)]
     with _no_news_of_children():
@@ -73,6 +74,11 @@ def end_orphans(environment: Mapping[str, str] = os.environ) -> None:
 def descendants(top: int) -> list[int]:
     """Return the living descendants of a process; empty where /proc does not exist."""
     return _below(top, _processes())
+
+
+def ancestors(process: int) -> list[int]:
+    """Return the ancestors of a process; empty where /proc does not exist."""
+    return _above(process, _processes()) or []
 
 
 def _orphans(raylet: int) -> list[int]:
@@ -144,17 +150,6 @@ def _reap(servers: list[int]) -> None:
         if one.parent == me and one.dead and process not in servers:
             with suppress(ChildProcessError):
                 os.waitpid(process, os.WNOHANG)
-
-
-def _has_children() -> bool:
-    # macOS before Python 3.13: it also has no /proc to find children in.
-    if not hasattr(os, "waitid"):
-        return False
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _processes() -> dict[int, _Process]:

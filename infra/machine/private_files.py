@@ -52,7 +52,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; empty if there is none that can be read."""
     try:
         return dict(json.loads(path.read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,14 @@ def _left(mark: str, others: Sequence[tuple[int, str]]) -> list[int]:
 
 
 def _kill(mark: str, others: Sequence[tuple[int, str]]) -> None:
-    while left := _left(mark, others):  # repeat, as one may just have started another
+    kill_all(lambda: _left(mark, others))
+
+
+def kill_all(find: Callable[[], Sequence[int]]) -> None:
+    """Kill the processes that `find` returns, until it returns none: one may just have started
+    another.
+    """
+    while left := find():
         for process in left:
             try:
                 os.kill(process, signal.SIGKILL)

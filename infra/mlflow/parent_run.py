@@ -16,6 +16,7 @@ import yaml
 from regrow.infra.state.notes import NONE, Notes
 from regrow.search.history import History, repeats
 from regrow.search.history.waste import Waste
+from regrow.search.nested import leaves
 from regrow.search.numbers import readable
 from regrow.search.options import AUTO, chosen
 
@@ -43,7 +44,7 @@ def settings(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the parameters of the parent run: the settings of the search, by dotted names."""
     return {
         key: text(value)
-        for key, value in flat({k: v for k, v in spec.items() if k not in _NOT_SETTINGS})
+        for key, value in leaves({k: v for k, v in spec.items() if k not in _NOT_SETTINGS})
     }
 
 
@@ -171,17 +172,6 @@ def note(
         if checkpoint is not None:
             lines += [f"Its checkpoint: `{checkpoint}`"]
     return "\n".join([*lines, "", stands])
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Return the values of nested maps by dotted names."""
-    found: list[tuple[str, Any]] = []
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            found += flat(value, f"{prefix}{key}.")
-        else:
-            found.append((f"{prefix}{key}", value))
-    return found
 
 
 def text(value: Any) -> str:

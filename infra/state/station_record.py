@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.machine import locks, private_files
+from regrow.infra.machine.private_files import read_record
 from regrow.infra.machine.processes import is_running
 from regrow.infra.state.places import Places
 
@@ -94,7 +95,7 @@ class Station:
 
     def parts(self) -> dict[str, dict[str, Any]]:
         """Return what runs, by name: `pid`, `since` (since the epoch), `restarts`, `state`."""
-        return read(self.folder / "parts.json")
+        return read_record(self.folder / "parts.json")
 
     def write(self) -> None:
         """Write station.json, by which other processes find the station."""
@@ -114,7 +115,9 @@ def find(places: Places) -> Station | None:
         return None
     # A station of another version may have written more keys.
     known = {one.name for one in fields(Station)} - {"folder"}
-    record = {name: value for name, value in read(folder / "station.json").items() if name in known}
+    record = {
+        name: value for name, value in read_record(folder / "station.json").items() if name in known
+    }
     return Station(folder=folder, **record) if record else None
 
 
@@ -127,27 +130,29 @@ def drivers(folder: Path, *, idle: bool) -> Iterator[tuple[int, dict[str, Any]]]
     head = head_of(folder)
     for file in _drivers(folder):
         if locks.is_held(file):
-            record = read(file)
+            record = read_record(file)
             if (
                 record
                 and bool(record.get("idle")) == idle
                 and (not idle or record.get("head") == head)
             ):
                 yield int(file.stem), record
-        elif not is_running(int(file.stem)) and read(file).get("idle", True):
+        elif not is_running(int(file.stem)) and read_record(file).get("idle", True):
             forget(file)
 
 
 def stranded(folder: Path) -> list[int]:
     """Return the process ids of waiting drivers whose Ray head is gone."""
     head = head_of(folder)
-    found = [(int(file.stem), read(file)) for file in _drivers(folder) if locks.is_held(file)]
+    found = [
+        (int(file.stem), read_record(file)) for file in _drivers(folder) if locks.is_held(file)
+    ]
     return [pid for pid, known in found if known.get("idle") and known.get("head") != head]
 
 
 def head_of(folder: Path) -> int | None:
     """Return the process id of the station's Ray head, None while there is none."""
-    pid: int | None = read(folder / "ray.json").get("pid")
+    pid: int | None = read_record(folder / "ray.json").get("pid")
     return pid
 
 
@@ -157,7 +162,7 @@ def lost(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     The record's `lost`: when that was first noticed, in seconds since the epoch.
     """
     for file in _drivers(folder):
-        known = read(file)
+        known = read_record(file)
         if not known.get("idle", True) and not locks.is_held(file):
             if "lost" not in known:
                 known["lost"] = time.time()
@@ -179,14 +184,6 @@ def forget(file: Path) -> None:
     """Remove the files of a driver."""
     file.unlink(missing_ok=True)
     file.with_suffix(".order").unlink(missing_ok=True)
-
-
-def read(file: Path) -> dict[str, Any]:
-    """Return a record; empty if there is none or it cannot be read."""
-    try:
-        return dict(json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 def write(file: Path, record: Mapping[str, Any]) -> None:

@@ -118,6 +118,13 @@ class Attempt:
         """Its nodes for people, with its GPUs: "a, GPU 0"; None until it began."""
         return f"{self.where}, GPU {self.gpus}" if self.gpus else self.where
 
+    @property
+    def seconds(self) -> float | None:
+        """How long it ran, in seconds; None if it never began, or has not ended."""
+        if self.t_began is None or self.t_ended is None:
+            return None
+        return max(0.0, self.t_ended - self.t_began)  # clocks of machines differ
+
     def slot_seconds(self, now: float) -> float:
         """Return the seconds that the attempt ran on a node, times its slots, until it ended or
         until `now` (seconds since the epoch). 0 if it never began.
@@ -279,6 +286,12 @@ class TrialRecord:
     def held(self) -> bool:
         """Whether the scheduler paused the trial or is about to: only a promotion continues it."""
         return bool(self.attempts) and (self.state, self.attempts[-1].verdict) in HELD
+
+    @property
+    def seconds(self) -> float | None:
+        """How long its attempts ran that have ended, in seconds; None before one has."""
+        found = [a.seconds for a in self.attempts if a.seconds is not None]
+        return sum(found) if found else None
 
     @property
     def failure(self) -> Attempt | None:

@@ -7,11 +7,12 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from regrow.search.errors import SpecError
+from regrow.search.nested import leaves
 from regrow.search.options import nearest
 from regrow.search.space.domains import Constant, Domain, Json, fresh, value_key
 from regrow.search.space.scalars import plain
@@ -120,7 +121,8 @@ class Space:
         active, a value outside of its domain, and a missing parameter.
         """
         names = {parameter.name for parameter in self.flat}
-        given = dict(_leaves(plain(written), names))
+        found = leaves(plain(written), whole=names)
+        given = {k: v for k, v in found if k in names or not isinstance(v, Mapping)}
         config: dict[str, Json] = {}
         for parameter in self.flat:
             name, domain = parameter.name, parameter.domain
@@ -160,17 +162,6 @@ class Space:
     def active(self, config: Mapping[str, Json]) -> tuple[str, ...]:
         """Return the active parameters of a (partial) flat configuration, in `flat` order."""
         return tuple(parameter.name for parameter in self.flat if parameter.active(config))
-
-
-def _leaves(
-    written: Mapping[str, Any], names: Collection[str], group: str = ""
-) -> Iterator[tuple[str, Any]]:
-    for word, value in written.items():
-        name = f"{group}{word}"
-        if isinstance(value, Mapping) and name not in names:
-            yield from _leaves(value, names, f"{name}.")
-        else:
-            yield name, value
 
 
 def _nested(flat: Mapping[str, Json]) -> dict[str, Json]:

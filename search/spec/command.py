@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from regrow.search.errors import SpecError
+from regrow.search.nested import leaves
 from regrow.search.options import nearest
 from regrow.search.space import Space
 
@@ -166,7 +167,7 @@ def _all(form: str, config: Mapping[str, Any]) -> Iterator[str]:
     if form == "args:json":
         yield json.dumps(config, ensure_ascii=False)
         return
-    for name, value in _leaves(config, ""):
+    for name, value in leaves(config):
         if form == "args:no_boolean_flags" and isinstance(value, bool):
             yield from [f"--{name}"] if value else []
         elif form == "args:no_equals":
@@ -185,14 +186,6 @@ def _value(name: str, config: Mapping[str, Any], ours: Mapping[str, str]) -> str
             return ours.get(name) or None
         found = found[word]
     return as_text(found)
-
-
-def _leaves(config: Mapping[str, Any], group: str) -> Iterator[tuple[str, Any]]:
-    for word, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{group}{word}.")
-        else:
-            yield f"{group}{word}", value
 
 
 def as_text(value: Any) -> str:

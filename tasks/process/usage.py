@@ -70,7 +70,7 @@ def family() -> Iterator[int]:
     while left:
         process = left.pop()
         yield process
-        if process != os.getpid() or _has_children():
+        if process != os.getpid() or has_children():
             threads = f"{PROC}/{process}/task"
             with suppress(OSError):  # the process has ended
                 # Each thread has children of its own.
@@ -85,8 +85,10 @@ def _text(path: str) -> str:
         return file.read().decode(errors="replace")
 
 
-def _has_children() -> bool:
+def has_children() -> bool:
     """Return whether this process has children: a call, in place of a file for each thread."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13, which has no /proc to find them in
+        return False
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

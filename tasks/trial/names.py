@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid5
 
+from regrow.search.nested import leaves
 from regrow.tasks.output.traces import one_line
 
 _MOST = 500
@@ -31,14 +32,6 @@ def settings(config: Mapping[str, Any]) -> str:
     """Format a nested configuration as one line of bounded length: "lr=0.01 model.layers=3"."""
     line = " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in _flat(config)
+        for name, value in leaves(config)
     )
     return one_line(line if len(line) <= _MOST else f"{line[:_MOST]}...")
-
-
-def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from regrow.apps.station import parts
 from regrow.infra.machine import locks
+from regrow.infra.machine.private_files import read_record
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
 
@@ -94,7 +95,7 @@ def test_what_a_station_of_another_version_tells_beyond_is_left_alone(tmp_path: 
     )
     station.write()
     record.write(
-        folder / "station.json", {**record.read(folder / "station.json"), "of_tomorrow": 1}
+        folder / "station.json", {**read_record(folder / "station.json"), "of_tomorrow": 1}
     )
     lock = locks.take(folder / "station.lock")
     assert lock is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import time
 from contextlib import suppress
@@ -19,7 +18,7 @@ from regrow.apps.agent.agent import TICK, TRIES, Agent
 from regrow.apps.agent.request import Ended, ended
 from regrow.flows.interrupts import PAUSED
 from regrow.infra.log.reading import replay
-from regrow.infra.machine import tied
+from regrow.infra.machine import addresses, tied
 from regrow.infra.machine.supervised import Backoff, Supervised
 from regrow.infra.machine.versions import versions
 from regrow.infra.ray.own_node import OwnNode
@@ -62,7 +61,7 @@ def _lead(agent: Agent, number: int) -> Ended | None:
     """Lead a term. Returns as `claim`. Raises UserError if the experiment cannot be run here."""
     agent.tell(f"{agent.me.id} leads {agent.request.name} (term {number})")
     ports = agent.request.ports
-    port = _free_port(agent.me.address) if ports is None else ports.control
+    port = addresses.free_port(agent.me.address) if ports is None else ports.control
     head = Head(
         address=f"{agent.me.address}:{port}",
         token=secrets.token_hex(32),
@@ -201,9 +200,3 @@ def _driver(agent: Agent, head: Head) -> Supervised:
     return Supervised.of(
         subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     )
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])

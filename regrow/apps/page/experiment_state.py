@@ -10,6 +10,7 @@ from typing import Any
 from regrow.search.events import AnyEvent
 from regrow.search.history import History, cost, repeats
 from regrow.search.lifecycle import TrialState
+from regrow.search.nested import leaves
 from regrow.show.figures import series
 from regrow.show.live.board import Board
 from regrow.show.views import summaries
@@ -136,19 +137,9 @@ def differing_keys(histories: list[History]) -> list[tuple[str, list[Any]]]:
     """
     own = {"name", "state", "working_dir", "env"}
     flat = [
-        _flat({key: value for key, value in h.spec.to_json().items() if key not in own})
+        dict(leaves({key: value for key, value in h.spec.to_json().items() if key not in own}))
         for h in histories
     ]
     keys = dict.fromkeys(key for one in flat for key in one)
     found = [(key, [one.get(key) for one in flat]) for key in keys]
     return [(key, values) for key, values in found if any(value != values[0] for value in values)]
-
-
-def _flat(value: Any, key: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        return {key: value}
-    return {
-        name: v
-        for k, below in value.items()
-        for name, v in _flat(below, f"{key}.{k}" if key else k).items()
-    }

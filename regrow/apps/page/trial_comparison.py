@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from regrow.apps.page import pictures, views
-from regrow.apps.page.trials import took
 from regrow.search.history import History, TrialRecord
 from regrow.search.numbers import columned
 from regrow.show.report.report import duration
@@ -52,7 +51,7 @@ def _curve(trial: TrialRecord) -> pictures.Curve:
 
 def _outcomes(history: History, found: Sequence[TrialRecord]) -> list[Row]:
     values = [None if trial.best is None else trial.best[0] for trial in found]
-    times = [took(trial) for trial in found]
+    times = [trial.seconds for trial in found]
     rows = [
         Row(
             title=history.objective.name,

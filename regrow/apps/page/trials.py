@@ -105,22 +105,12 @@ def _down(history: History, asked: TableQuery) -> bool:
     return history.objective.sign < 0 if asked.sort == "value" else asked.sort != "number"
 
 
-def took(trial: TrialRecord) -> float | None:
-    """Return the seconds of a trial's attempts that ended; None before one ended."""
-    ended = [
-        max(0.0, a.t_ended - a.t_began)
-        for a in trial.attempts
-        if a.t_began is not None and a.t_ended is not None
-    ]
-    return sum(ended) if ended else None
-
-
 _KEYS: dict[Sort, Callable[[TrialRecord], float | None]] = {
     "value": lambda trial: trial.best[0] if trial.best is not None else None,
     "number": lambda trial: trial.number,
     "steps": lambda trial: trial.step,
     "attempts": lambda trial: len(trial.attempts),
-    "time": took,
+    "time": lambda trial: trial.seconds,
 }
 
 
@@ -130,7 +120,7 @@ def _row(
     row = summaries.measured(trial)
     config = summaries.reached_with(history, trial)
     last = trial.attempts[-1] if trial.attempts else None
-    seconds = took(trial)
+    seconds = trial.seconds
     return {
         "number": trial.number,
         "state": trial.state.value,

@@ -34,6 +34,7 @@ from regrow.apps.station.orders import (
 )
 from regrow.infra.machine import capacity, locks
 from regrow.infra.machine.caller_context import CallerContext
+from regrow.infra.machine.private_files import read_record
 from regrow.infra.prefect.settings import settings
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
@@ -63,7 +64,7 @@ def main() -> None:
     options = arguments.parse_args()
     places = Places.at(options.state)
     folder = record.folder_of(places)
-    head = record.read(folder / "ray.json")
+    head = read_record(folder / "ray.json")
     if head:  # before Ray is imported, which reads these variables on import
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=head["token"])
     os.environ.update(settings(os.environ))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from pathlib import Path
 
 from regrow.apps.serving import status
 from regrow.apps.station import keeper
-from regrow.infra.machine import locks
+from regrow.infra.machine import addresses, locks
+from regrow.infra.machine.private_files import read_record
 from regrow.infra.machine.supervised import responds
 from regrow.infra.mlflow.ui import server_command
 from regrow.infra.state import passwords, served
@@ -61,11 +61,15 @@ def host() -> str | None:
 
 def ports(folder: Path) -> dict[str, int]:
     """Return the pages' ports: the previous ones if they are free, or if the part lives on."""
-    known = record.read(folder / "ports.json")
+    known = read_record(folder / "ports.json")
     found = {}
     for name in ("mlflow", "page"):
         last = int(known.get(name, 0))
-        found[name] = last if last and locks.is_held(folder / f"{name}.lock") else _free(last)
+        found[name] = (
+            last
+            if last and locks.is_held(folder / f"{name}.lock")
+            else addresses.free_port(last=last)
+        )
     record.write(folder / "ports.json", found)
     return found
 
@@ -149,13 +153,3 @@ def _mlflow(places: Places, base: Mapping[str, str], port: int, where: str | Non
 
 def _module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", f"regrow.apps.station.{name}", *arguments]
-
-
-def _free(last: int) -> int:
-    for port in (last, 0):
-        try:
-            with socket.create_server(("127.0.0.1", port)) as probe:
-                return int(probe.getsockname()[1])
-        except OSError:
-            continue
-    raise OSError("there is no free port")

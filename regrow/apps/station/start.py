@@ -14,6 +14,7 @@ from pathlib import Path
 from regrow.apps.station.parts import HOST, SERVER
 from regrow.apps.station.supervisor import S3, Supervisor
 from regrow.infra.machine import addresses, locks, private_files
+from regrow.infra.machine.private_files import read_record
 from regrow.infra.machine.processes import is_running
 from regrow.infra.machine.supervised import await_ready, last_line, spawn, until
 from regrow.infra.prefect.server import other_api_url
@@ -122,8 +123,8 @@ def end(places: Places) -> bool:
     if not locks.is_held(folder / "station.lock"):
         return False
     # without a record it is starting
-    until(lambda: record.read(folder / "station.json").get("pid"), seconds=END_SECONDS, tick=_TICK)
-    pid = int(record.read(folder / "station.json").get("pid", 0))
+    until(lambda: read_record(folder / "station.json").get("pid"), seconds=END_SECONDS, tick=_TICK)
+    pid = int(read_record(folder / "station.json").get("pid", 0))
     if pid:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

@@ -25,6 +25,7 @@ from pathlib import Path
 from regrow.apps.station.parts import SERVER, Part, host, parts, ports, servers
 from regrow.infra.local import s3_server
 from regrow.infra.machine import addresses, locks, private_files
+from regrow.infra.machine.private_files import read_record
 from regrow.infra.machine.supervised import Backoff, Supervised, spawn
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.state import served
@@ -132,7 +133,7 @@ class Supervisor:
             )
         with ExitStack() as stack:
             stack.enter_context(lock)
-            killed = record.read(self._folder / "station.json")  # by a supervisor that was killed
+            killed = read_record(self._folder / "station.json")  # by a supervisor that was killed
             (self._folder / "station.json").unlink(missing_ok=True)
             handle = stack.enter_context(
                 prefect_server.staying(self._places.prefect_home, host=host())
@@ -143,7 +144,7 @@ class Supervisor:
             pages = {name: f"http://{at}:{port}" for name, port in numbers.items()}
             shown = server.ui_url if where is None else server.ui_url.replace("127.0.0.1", at)
             pages["mlflow"] = os.environ.get("MLFLOW_TRACKING_URI") or pages["mlflow"]
-            known = record.read(self._folder / "parts.json")
+            known = read_record(self._folder / "parts.json")
             self._environment = server.environment()
             fixed = parts(self._places, self._environment, numbers, {**pages, "prefect": shown})
             for part in (*fixed, *servers(self._places, self._environment)):

@@ -40,6 +40,7 @@ from regrow.apps.station.orders import hand_over
 from regrow.apps.station.triggers.tries import TRIES, Tries, Trouble, reason
 from regrow.flows import crash_report
 from regrow.infra.machine import private_files
+from regrow.infra.machine.private_files import read_record
 from regrow.infra.machine.processes import is_running
 from regrow.infra.machine.supervised import Backoff, spawn, until
 from regrow.infra.prefect.deployments import FLOW, POOL, ensure_pool, schedule_of
@@ -243,7 +244,7 @@ class Worker:
     def _take_up(self, client: SyncPrefectClient) -> None:
         """Reschedule the flow runs that the end of the previous station interrupted."""
         file = self._folder / UNFINISHED
-        for run in record.read(file).get("flow_runs", []):
+        for run in read_record(file).get("flow_runs", []):
             with suppress(ObjectNotFound, ValueError):
                 auto_restart.take_up(client, UUID(run))
         file.unlink(missing_ok=True)

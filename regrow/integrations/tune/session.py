@@ -14,6 +14,7 @@ from typing import Any
 
 from regrow.search.bounds import MOST
 from regrow.search.events import Reported, Row
+from regrow.search.nested import leaves
 from regrow.tasks.trial.metric_values import number_of
 from regrow.tasks.trial.trial import Save, Trial
 
@@ -194,12 +195,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten nested results as Tune does: {"a": {"b": 1}} becomes {"a/b": 1}."""
-    found: dict[str, Any] = {}
-    for key, value in metrics.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}/")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
+    found = leaves(metrics, "/")
+    return {name: value for name, value in found if not isinstance(value, Mapping)}

@@ -71,7 +71,7 @@ def trials(found: Rows, places: Places | None = None) -> Table:
             "time",
             ((t.attempts[-1].t_ended if t.state.final and t.attempts else None) for t in shown),
         ),
-        ("seconds", "number", (_seconds(t) for t in shown)),
+        ("seconds", "number", (t.seconds for t in shown)),
         ("node", "text", (_last(a.where for a in t.attempts) for t in shown)),
         ("reason", "text", (_last(a.message for a in t.attempts[-1:]) for t in shown)),
         ("checkpoint", "text", (summaries.checkpoint(history, t, places) for t in shown)),
@@ -157,15 +157,6 @@ def _settings(history: History, configs: Sequence[Mapping[str, Json]]) -> Table:
 def _last(texts: Iterable[str | None]) -> str | None:
     """Return the last one that is not empty, None for none."""
     return next((text for text in reversed([*texts]) if text), None)
-
-
-def _seconds(trial: TrialRecord) -> float | None:
-    ran = [
-        a.t_ended - a.t_began
-        for a in trial.attempts
-        if a.t_began is not None and a.t_ended is not None
-    ]
-    return max(0.0, sum(ran)) if ran else None
 
 
 def _parts(found: Sorted, columns: int) -> Iterator[list[Step]]:

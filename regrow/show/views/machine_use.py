@@ -44,10 +44,8 @@ def of_attempt(attempt: Attempt) -> str:
         return "measured when it ends"
     if attempt.outcome == "lost":
         return "not measured: the attempt was killed"
-    if attempt.t_began is not None and attempt.t_ended is not None:
-        took = attempt.t_ended - attempt.t_began
-        if took < 2 * SHORTEST_SECONDS:
-            return "not measured: it was too short"
+    if attempt.seconds is not None and attempt.seconds < 2 * SHORTEST_SECONDS:
+        return "not measured: it was too short"
     return "not measured"
 
 
