@@ -20,6 +20,7 @@ from regrow.infra.clusters.agents import Agent, Output, Submission, Submissions,
 from regrow.infra.clusters.description import Slurm
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.machine import private_files
+from regrow.infra.machine.supervised import until
 from regrow.tasks.errors import RegrowError, UserError
 
 SIGNAL_SECONDS = 120
@@ -262,12 +263,9 @@ class SlurmEngine:
                     *("scancel", "--quiet", f"--user={os.getuid()}"),
                     *(f"--name={array.experiment}", array.job),
                 )
-        deadline = time.monotonic() + END_SECONDS
-        while left := self.agents():
-            if time.monotonic() > deadline:
-                names = ", ".join(f"{one.name} ({one.state})" for one in left)
-                raise RegrowError(f"still in the queue: {names}; squeue shows them")
-            time.sleep(1.0)
+        if not until(lambda: not self.agents(), seconds=END_SECONDS, tick=1.0):
+            names = ", ".join(f"{one.name} ({one.state})" for one in self.agents())
+            raise RegrowError(f"still in the queue: {names}; squeue shows them")
         say(
             f"nothing of {self.cluster.name} is in the queue any more; {len(there)} agents were"
             " cancelled"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from regrow.infra.machine import locks, private_files
+from regrow.infra.machine.supervised import until
 from regrow.infra.state import unhealed
 from regrow.infra.state.places import Places
 from regrow.infra.state.presence import signs
@@ -62,12 +63,9 @@ def await_wound_up(places: Places, experiment: str, is_closed: Callable[[], bool
     `is_closed`: whether the log says that the last session has ended. On a station the command
     returns before everything is sent.
     """
-    deadline = time.monotonic() + WIND_UP_SECONDS
-    while runs_here(places, experiment):
-        if time.monotonic() > deadline or not is_closed():
-            return False
-        time.sleep(_TICK)
-    return True
+    here = partial(runs_here, places, experiment)
+    until(lambda: not (here() and is_closed()), seconds=WIND_UP_SECONDS, tick=_TICK)
+    return not here()
 
 
 def runs_here(places: Places, experiment: str) -> bool:

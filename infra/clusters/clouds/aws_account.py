@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from regrow.infra.clusters.clouds import aws, aws_export, fleet, groups
@@ -32,6 +32,7 @@ from regrow.infra.clusters.clouds.fleet import (
 from regrow.infra.clusters.clouds.fleet_machine import ENVIRONMENT
 from regrow.infra.clusters.description import Aws
 from regrow.infra.clusters.prices import Prices
+from regrow.infra.machine.supervised import until
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
@@ -335,12 +336,9 @@ class AwsAccount:
             iam.delete_role(**role)
         mine = [{"Name": "group-name", "Values": [self._name]}]
         for group in self._ec2.describe_security_groups(Filters=mine)["SecurityGroups"]:
-            deadline = time.monotonic() + _READY_SECONDS
-            while not self._delete_group(group["GroupId"]):
-                if time.monotonic() > deadline:
-                    yield f"security group {group['GroupId']}"
-                    break
-                time.sleep(_TICK)
+            gone = partial(self._delete_group, group["GroupId"])
+            if not until(gone, seconds=_READY_SECONDS, tick=_TICK):
+                yield f"security group {group['GroupId']}"
         yield from (f"fleet {one['FleetId']}" for one in self._described())
 
     def _delete_group(self, group: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import requests
 
+from regrow.infra.machine import supervised
 from regrow.tasks.errors import RegrowError, UserError
 
 Json = dict[str, Any]
@@ -77,11 +78,8 @@ class Rest:
 
 def until(look: Callable[[], bool], what: str) -> None:
     """Wait until `look` returns true. Raises RegrowError, naming `what`, if it takes too long."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not look():
-        if time.monotonic() > deadline:
-            raise RegrowError(f"after {WAIT_SECONDS:g} s {what}")
-        time.sleep(TICK)
+    if not supervised.until(look, seconds=WAIT_SECONDS, tick=TICK):
+        raise RegrowError(f"after {WAIT_SECONDS:g} s {what}")
 
 
 def _message(answer: Json) -> str:

@@ -12,6 +12,7 @@ from regrow.apps.agent.notices import Notices
 from regrow.apps.agent.reach import Calls
 from regrow.apps.agent.request import Request
 from regrow.infra.machine import capacity, gpus
+from regrow.infra.machine.supervised import until
 from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL, NODE
 from regrow.infra.ray.own_node import OwnNode
 from regrow.infra.state.agents import Agents, Head, Member
@@ -88,9 +89,8 @@ class Agent:
         if self._failed > TRIES:
             raise error
         self.tell(f"{error}; trying again")
-        deadline = time.monotonic() + 2.0 ** min(self._failed, 4)
-        while self.notices.why is None and time.monotonic() < deadline:
-            time.sleep(TICK)
+        pause = 2.0 ** min(self._failed, 4)
+        until(lambda: self.notices.why is not None, seconds=pause, tick=TICK)
 
     def is_led(self) -> bool:
         """Return whether an agent leads, as far as this one can see."""
