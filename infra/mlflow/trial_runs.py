@@ -178,12 +178,14 @@ class Runs:
                 pass
         if isinstance(event, Ended):
             self._note_end(event)
+        self._note_parent(event.t, told=told)
+
+    def _note_parent(self, t: float, *, told: bool) -> None:
+        """Note what an event at `t` changes of the parent run; `told`: it concerns that itself."""
         best = parent_run.best_of(self.history)
         if best != self._best:
             objective, found = self.history.objective.name, None if best is None else best[1:]
-            self._bests[PARENT] += parent_run.best_points(
-                objective, found, self._told, _ms(event.t)
-            )
+            self._bests[PARENT] += parent_run.best_points(objective, found, self._told, _ms(t))
         if told or best != self._best:
             self._best, self._parent = best, True
         if told:

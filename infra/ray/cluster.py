@@ -230,21 +230,8 @@ def _connected(
             guard.finish()
         _remove(folder)
         put_back(undo)
-        if isinstance(error, ray.exceptions.RuntimeEnvSetupError):
-            raise UserError(
-                f"the folder {(runtime_env or {}).get('working_dir')} cannot be shipped to the"
-                f" cluster ({error}); name a folder with nothing but the code that trials need, in"
-                " the specification's working_dir"
-            ) from error
-        if isinstance(error, private.NotStarted):
-            load, cpus = os.getloadavg()[0], os.cpu_count()
-            raise NotStarted(
-                f"Ray did not start here: {error}; the machine has a load of {load:.0f} on {cpus}"
-                " CPUs"
-            ) from error
-        if target and isinstance(error, ConnectionError):
-            advice = "correct or unset it, or start the cluster"
-            raise UserError(f"No Ray cluster at {named} {target!r} ({error}); {advice}") from error
+        if (told := _told(error, target, named, runtime_env or {})) is not None:
+            raise told from error
         raise
     # The raylet has them now. The driver keeps only its token.
     for name in undo.keys() - token.keys():
@@ -261,6 +248,27 @@ def _connected(
         folder=folder,
     )
     return Cluster(address=gcs, local=not target)
+
+
+def _told(
+    error: BaseException, target: str | None, named: str, runtime_env: Mapping[str, Any]
+) -> RegrowError | None:
+    """Return Ray's error at the start in our words; None for one that is raised as it is."""
+    if isinstance(error, _ray().exceptions.RuntimeEnvSetupError):
+        return UserError(
+            f"the folder {runtime_env.get('working_dir')} cannot be shipped to the cluster"
+            f" ({error}); name a folder with nothing but the code that trials need, in the"
+            " specification's working_dir"
+        )
+    if isinstance(error, private.NotStarted):
+        load, cpus = os.getloadavg()[0], os.cpu_count()
+        return NotStarted(
+            f"Ray did not start here: {error}; the machine has a load of {load:.0f} on {cpus} CPUs"
+        )
+    if target and isinstance(error, ConnectionError):
+        advice = "correct or unset it, or start the cluster"
+        return UserError(f"No Ray cluster at {named} {target!r} ({error}); {advice}")
+    return None
 
 
 def is_joined() -> bool:

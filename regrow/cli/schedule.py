@@ -19,6 +19,7 @@ from regrow.show.live.terminal import tell
 from regrow.tasks.errors import RegrowError, UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from rich.table import Table
@@ -160,17 +161,7 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         from regrow.flows.run import run
 
         if when.after is not None:
-            known = deployments.listed(client, places.root)
-            starts = {
-                one.name: (one.parameters.get("when") or {}).get("after") for one in known
-            } | {spec.name: when.after}
-            way = [spec.name]
-            while (before := starts.get(way[-1])) is not None and before not in way[1:]:
-                way.append(before)
-                if before == spec.name:
-                    problem = f"starts itself: {' after '.join(way)}"
-                    hint = "name an experiment that does not wait for this one"
-                    raise SpecError("when.after", when.after, problem, hint)
+            _check_circle(spec.name, when.after, deployments.listed(client, places.root))
         secret = hooks.make(places.writable(), spec.name) if when.hook else None
         form = run.parameters.model_dump_for_openapi()
         words = (
@@ -216,6 +207,18 @@ def _check(spec: Spec, places: Places) -> None:
     environment(spec)
     if spec.when is None or spec.when.cluster is None:
         check_room(spec)
+
+
+def _check_circle(name: str, after: str, known: Sequence[Scheduled]) -> None:
+    """Raise SpecError if a schedule that starts `after` another one would start itself."""
+    starts = {one.name: (one.parameters.get("when") or {}).get("after") for one in known}
+    starts[name], way = after, [name]
+    while (before := starts.get(way[-1])) is not None and before not in way[1:]:
+        way.append(before)
+        if before == name:
+            problem = f"starts itself: {' after '.join(way)}"
+            hint = "name an experiment that does not wait for this one"
+            raise SpecError("when.after", after, problem, hint)
 
 
 def _check_cluster(file: str | None, places: Places) -> list[str]:

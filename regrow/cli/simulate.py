@@ -18,6 +18,7 @@ from regrow.show.live.terminal import PlainConsole, tell
 from regrow.show.views import summaries
 
 if TYPE_CHECKING:
+    from regrow.search.history import History
     from regrow.search.spec import Spec
 
 
@@ -67,10 +68,8 @@ def simulate(
     seconds, without training.
     """
     from regrow.cli.spec_file import located_in, read
-    from regrow.search.errors import SpecError
     from regrow.search.events import encode
     from regrow.search.planning import simulator
-    from regrow.search.spec.moments import epoch
     from regrow.show.exports.recorded import Table, read_trace
     from regrow.tasks.errors import UserError
 
@@ -82,13 +81,7 @@ def simulate(
         spec = type(spec).parse({**spec.to_json(), **changes}, where=str(file))
     with located_in(file):
         check_simulable(spec, "leave it out")
-    if isinstance(spec.stop.deadline, str):  # the simulated clock begins at 0
-        left = epoch(spec.stop.deadline, 0.0) - time.time()
-        if left <= 0:
-            hint = "write a later time, or a span such as 8h"
-            raise SpecError("stop.deadline", spec.stop.deadline, "is over", hint).at(str(file))
-        stop = spec.stop.model_copy(update={"deadline": left})
-        spec = spec.model_copy(update={"stop": stop})
+        spec = _from_zero(spec)
     if not math.isfinite(scale):
         raise UserError(f"--scale: {scale} is not a finite number")
     if spec.max_steps is None:
@@ -108,17 +101,39 @@ def simulate(
             log.write_bytes(b"".join(encode(event) + b"\n" for event in run.events))
         except OSError as error:
             raise UserError(f"{log} cannot be written: {error.strerror}") from None
-    history = run.history
     if as_json:
-        summary = summaries.show(history, alive=False, now=run.now)
+        summary = summaries.show(run.history, alive=False, now=run.now)
         print(json.dumps({**summary, "workers": workers, "simulated_s": round(run.now, 3)}))
         return
-    console = PlainConsole()
     hours = on_clock(run.now) if run.now >= 60 else f"{run.now:.1f} s"
     many = f"{workers} machine{'s' if workers > 1 else ''}"
+    _print(run.history, f"{hours} of experiment on {many}, simulated in {took:.1f} s")
+
+
+def _from_zero(spec: Spec) -> Spec:
+    """Return the specification for a clock that begins at 0: with the time that is left for a
+    deadline. Raises SpecError if it is over.
+    """
+    from regrow.search.errors import SpecError
+    from regrow.search.spec.moments import epoch
+
+    moment = spec.stop.deadline
+    if not isinstance(moment, str):
+        return spec
+    left = epoch(moment, 0.0) - time.time()
+    if left <= 0:
+        hint = "write a later time, or a span such as 8h"
+        raise SpecError("stop.deadline", moment, "is over", hint)
+    stop = spec.stop.model_copy(update={"deadline": left})
+    return spec.model_copy(update={"stop": stop})
+
+
+def _print(history: History, took: str) -> None:
+    """Print what a simulation reached."""
+    console = PlainConsole()
     if history.choice.why:
         tell(history.choice.told())
-    console.print(f"{spec.name}: {hours} of experiment on {many}, simulated in {took:.1f} s")
+    console.print(f"{history.spec.name}: {took}")
     for line in text.standing(history):
         tell(line)
     shown = tables.trials(history, console, most=10)

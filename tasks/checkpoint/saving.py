@@ -350,17 +350,8 @@ def contents(folder: Path) -> tuple[list[str], list[str]]:
         if not names and path:
             folders.append(path)
         for name in names:
-            entry, below = at / name, f"{path}/{name}" if path else name
-            try:
-                real = entry.resolve(strict=True)
-            except PermissionError:
-                raise _refused(
-                    f"{below!r} may not be looked at; change the mode of its folder"
-                ) from None
-            except (OSError, RuntimeError):
-                raise _refused(
-                    f"the link {below!r} leads nowhere; save what it should point to"
-                ) from None
+            below = f"{path}/{name}" if path else name
+            real = _real(at / name, below)
             if not real.is_relative_to(top):
                 raise _refused(
                     f"{below!r} is a link out of the folder, to {real}; copy that into it"
@@ -389,6 +380,16 @@ def contents(folder: Path) -> tuple[list[str], list[str]]:
     except Unsound as error:
         raise _refused(f"{error}; choose another name") from None
     return files, folders
+
+
+def _real(entry: Path, shown: str) -> Path:
+    """Return the file or folder that an entry is, or leads to. Raises UserError for none."""
+    try:
+        return entry.resolve(strict=True)
+    except PermissionError:
+        raise _refused(f"{shown!r} may not be looked at; change the mode of its folder") from None
+    except (OSError, RuntimeError):
+        raise _refused(f"the link {shown!r} leads nowhere; save what it should point to") from None
 
 
 def _refused(why: str) -> UserError:

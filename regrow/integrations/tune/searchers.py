@@ -38,15 +38,13 @@ class Searching:
 
 def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
     """Translate a search algorithm; None: random. Raises SpecError without a counterpart."""
-    whole, wrappers = algorithm, []
-    concurrency, repeats = None, 1
-    while type(algorithm).__name__ in ("ConcurrencyLimiter", "Repeater"):
-        if type(algorithm).__name__ == "Repeater":
+    whole, concurrency, repeats, wrapper = algorithm, None, 1, None
+    while (kind := type(algorithm).__name__) in ("ConcurrencyLimiter", "Repeater"):
+        if kind == "Repeater":
             repeats = int(algorithm.repeat)
         else:
             concurrency = int(algorithm.max_concurrent)
-        wrappers.append(algorithm)
-        algorithm = algorithm.searcher
+        wrapper, algorithm = algorithm, algorithm.searcher
     if algorithm is None:
         return Searching(concurrency=concurrency)
     if is_users(algorithm):
@@ -60,9 +58,10 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
     given = Arguments(name, {}, {}) if isinstance(algorithm, str) else given_to(algorithm)
     if _in_other_words(given.get("space")):
         made = real(algorithm)
-        if wrappers:
-            wrappers[-1].searcher = made
-        return _as_it_is(whole if wrappers else made, made, say)
+        if wrapper is None:
+            return _as_it_is(made, made, say)
+        wrapper.searcher = made
+        return _as_it_is(whole, made, say)
     if name not in _IN_TUNE:
         say(f"search: {name} is regrow's {search}")
     seeds = [given.get(key) for key in ("seed", "random_state_seed", "random_state")]

@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -61,42 +61,21 @@ class Table:
             ]
             columns = [self._above + p.name for p in (*self._ranges, *self._choices)]
             self._wanted = {m.name for m in spec.metrics} | {limit.metric for limit in spec.limits}
-            missing = [
-                name
-                for name in (*columns, "step", *(above + n for n in sorted(self._wanted)))
-                if name not in named
-            ]
-            if missing:
-                raise UserError(
-                    f"{path}: there is no column {missing[0]!r} (there are: {', '.join(named)})"
-                )
+            for name in (*columns, "step", *(above + n for n in sorted(self._wanted))):
+                if name not in named:
+                    raise UserError(
+                        f"{path}: there is no column {name!r} (there are: {', '.join(named)})"
+                    )
             own = {*columns, "step", "seconds"}
             metrics = {
                 name.removeprefix(above): name
                 for name in named
                 if name not in own and name.startswith(above)
             }
-            curve = ["trial"] if "trial" in named and exported else columns
+            same = ["trial"] if "trial" in named and exported else columns
             lines = enumerate(reader, start=2)
-            for _, group in itertools.groupby(
-                lines, key=lambda line: [line[1][name] for name in curve]
-            ):
-                rows = list(group)
-                first = rows[0]
-                for line, row in rows:
-                    if any(row[name] != first[1][name] for name in columns):
-                        raise UserError(
-                            f"{path}, line {line}: trial {row['trial']} changes its configuration;"
-                            " only trials that keep theirs are curves of a table"
-                        )
-                steps = [self._step(place, *row, metrics) for place, row in enumerate(rows, 1)]
-                self.curves.append(
-                    RecordedCurve(
-                        config=self._config(*first),
-                        rows=[metrics for metrics, _ in steps],
-                        seconds=[seconds for _, seconds in steps],
-                    )
-                )
+            for _, rows in itertools.groupby(lines, key=lambda one: [one[1][n] for n in same]):
+                self.curves.append(self._curve(list(rows), columns, metrics))
         if not self.curves:
             raise UserError(f"{path}: there is no configuration in it")
         fixed = [p.name for p in self._choices]
@@ -126,6 +105,27 @@ class Table:
             differ, distance = self._neighbours.distances(config)
             self._found[key] = int(np.lexsort((distance, differ))[0])
         return self._found[key]
+
+    def _curve(
+        self,
+        rows: list[tuple[int, dict[str, str]]],
+        columns: Sequence[str],
+        metrics: Mapping[str, str],
+    ) -> RecordedCurve:
+        """Return the curve of these rows, each with its line. `columns`: of the parameters."""
+        first = rows[0]
+        for line, row in rows:
+            if any(row[name] != first[1][name] for name in columns):
+                raise UserError(
+                    f"{self._path}, line {line}: trial {row['trial']} changes its configuration;"
+                    " only trials that keep theirs are curves of a table"
+                )
+        steps = [self._step(place, *row, metrics) for place, row in enumerate(rows, 1)]
+        return RecordedCurve(
+            config=self._config(*first),
+            rows=[values for values, _ in steps],
+            seconds=[seconds for _, seconds in steps],
+        )
 
     def _step(
         self, place: int, line: int, row: Mapping[str, str], metrics: Mapping[str, str]
