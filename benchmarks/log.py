@@ -26,7 +26,6 @@ from typing import Any
 from regrow.infra.log.log import Log
 from regrow.infra.log.segments import PREFIX
 from regrow.infra.stores.local import LocalStore
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -39,6 +38,7 @@ from regrow.search.events import (
     Started,
     encode,
 )
+from tests.memory_store import MemoryStore
 
 SPEC = {
     "name": "log",

@@ -26,7 +26,6 @@ from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.mlflow.updates import Target
 from regrow.infra.state.places import Places
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search import samplers
 from regrow.search.events import (
     AnyEvent,
@@ -43,6 +42,7 @@ from regrow.search.events import (
 )
 from regrow.search.planning.planner import Planner
 from regrow.search.spec import Spec
+from tests.memory_store import MemoryStore
 
 MAX_STEPS = 27
 STARTED = 1_700_000_000.0

@@ -46,7 +46,6 @@ from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.relay import WAITING, RayRelay
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.stores.local import LocalStore
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import (
     Began,
     Created,
@@ -62,6 +61,7 @@ from regrow.search.planning.planner import Planner
 from regrow.search.spec import Spec
 from regrow.tasks.ports.messages import Arrival, Progress, Reply
 from regrow.tasks.trial.reporter import FLUSH_SECONDS, LEASE_SECONDS
+from tests.memory_store import MemoryStore
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
 FARMS = 2

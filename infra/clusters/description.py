@@ -214,7 +214,6 @@ class Cluster(Part):
         if kind is None:
             hint = nearest(data["on"], KINDS)
             raise SpecError("on", data["on"], "is no place for a cluster", hint)
-        kind.refuse(data)
         for key in data.keys() - kind.model_fields.keys():
             if there := [name for name, other in KINDS.items() if key in other.model_fields]:
                 problem = f"is for clusters on {' or '.join(there)}"
@@ -223,10 +222,6 @@ class Cluster(Part):
             return kind.model_validate(data)
         except ValidationError as error:
             raise explain(error, data, kind, _PARTS[kind], _FORMS) from None
-
-    @classmethod
-    def refuse(cls, data: dict[str, Any]) -> None:
-        """Raise SpecError for keys that this kind of cluster no longer has."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `parse` turns into an equal cluster."""
@@ -260,18 +255,6 @@ class WithEnvironment(Cluster):
         return self
 
 
-_GONE = {
-    "head": "any machine may lead; a small group on demand with `most: 1` is where a leader stays",
-    "idle": "machines end with the experiment",
-    "reach": "nobody reaches the machines",
-    "private": "nobody reaches the machines",
-    "mounts": "have the files in the project's folder, in a bucket or in the image",
-    "least": "the cloud keeps `most` workers of a group",
-    "after": "all groups start at once",
-}
-"""Keys of clusters that had a head of Ray's, and of their groups, and what holds now."""
-
-
 class WithPrices(Cluster):
     """Fields of clusters whose machines come with an experiment and go with it."""
 
@@ -281,19 +264,6 @@ class WithPrices(Cluster):
     """Prices an hour: a list, or a CSV file with columns InstanceType,Region,Price,SpotPrice, whose
     path is relative to the cluster file. None: costs are unknown.
     """
-
-    @classmethod
-    def refuse(cls, data: dict[str, Any]) -> None:
-        groups = _listed(data.get("workers"))
-        for path, part in (
-            ("", data),
-            *((f"workers.{n}.", one) for n, one in enumerate(groups) if isinstance(one, dict)),
-        ):
-            for key in (key for key in _GONE if key in part):
-                if not path and key in cls.model_fields:
-                    continue
-                problem = f"is no key any more: {_GONE[key]}"
-                raise SpecError(f"{path}{key}", part[key], problem, "leave it out")
 
 
 class OnVms(WithPrices, WithEnvironment):
@@ -367,19 +337,6 @@ class Ssh(WithEnvironment):
     """How many CPUs of each machine trials may use. None: all."""
     ports: PortRange | None = None
     """The ports that agents use, the same on all machines: "20000-20100". None: any free ones."""
-
-    @classmethod
-    def refuse(cls, data: dict[str, Any]) -> None:
-        for key in ("head", "workers"):
-            if key in data:
-                named = [data.get("head"), *_listed(data.get("workers"))]
-                machines = ", ".join(one for one in named if isinstance(one, str))
-                raise SpecError(
-                    key,
-                    data[key],
-                    "is no key of clusters over SSH any more: each machine may lead",
-                    f"write `machines: [{machines}]` in place of `head` and `workers`",
-                )
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -468,10 +425,6 @@ class Slurm(Cluster):
             problem = f"is more than the {self.agents} agents"
             raise SpecError("most", self.most, problem, "leave it out")
         return self
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 KINDS: dict[str, type[Cluster]] = {

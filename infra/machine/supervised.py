@@ -1,18 +1,24 @@
-"""Processes that are started with a log, awaited, ended, and restarted with a growing delay.
+"""Processes that are started with a log, awaited, ended, and restarted with a growing delay; also
+servers, which are awaited by a request.
 
 What ends processes whose owner was killed is in `processes.py` and `descendants.py`.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
+import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -22,6 +28,10 @@ from regrow.infra.machine.awaiting import Deadline
 from regrow.infra.machine.processes import is_running
 from regrow.tasks.errors import RegrowError
 
+BOOT_SECONDS = 60.0
+"""Seconds without progress after which a server counts as one that does not start."""
+END_SECONDS = 5.0
+"""Seconds in which a server ends that is asked to."""
 KILLED_SECONDS = 10.0
 """Seconds for a killed process to be gone."""
 TICK = 0.05
@@ -190,6 +200,53 @@ def await_ready(
             return f"did not {what} in {seconds:.0f} s"
         time.sleep(tick)
     return ""
+
+
+@contextmanager
+def server(
+    name: str,
+    command: Sequence[str | Path],
+    health: str,
+    *,
+    environment: Mapping[str, str],
+    folder: Path | str | None = "/",
+    sockets: Collection[socket.socket] = (),
+) -> Iterator[None]:
+    """Run a server within the block, which begins once it answers. Raises RegrowError with its last
+    line if it does not start.
+
+    Args:
+        name: what it is, for people.
+        command: see `spawn`, also for `environment` and `folder`.
+        health: address that it answers once it serves.
+        environment: its variables.
+        folder: its working directory.
+        sockets: those on which it listens; it inherits them, and here they are closed.
+
+    """
+    with tempfile.NamedTemporaryFile() as output:
+        log = Path(output.name)
+        numbers = [one.fileno() for one in sockets]
+        child = spawn(command, log, environment=environment, folder=folder, inherited=numbers)
+        for one in sockets:
+            one.close()
+        process = Supervised.of(child)
+        try:
+            ready = partial(responds, health)
+            if why := await_ready(ready, process.is_alive, seconds=BOOT_SECONDS, pid=child.pid):
+                raise RegrowError(f"{name} {why}: {last_line(log)}")
+            yield
+        finally:
+            process.end(grace=END_SECONDS)
+
+
+def responds(url: str, seconds: float = 1.0) -> bool:
+    """Return whether a server answers a request for `url` with success, within `seconds`."""
+    try:
+        with urllib.request.urlopen(url, timeout=max(seconds, 0.1)):
+            return True
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def last_line(log: Path) -> str:

@@ -8,23 +8,18 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
-from regrow.infra.machine.supervised import Supervised, await_ready, last_line, spawn
+from regrow.infra.machine.supervised import server
 from regrow.infra.mlflow.database import make_sure_of
 from regrow.infra.mlflow.parent_run import best_metric
 from regrow.infra.mlflow.updates import EXPERIMENT_TAG, legal_name
-from regrow.tasks.errors import RegrowError, UserError
-
-BOOT_SECONDS = 60.0
-END_SECONDS = 5.0
+from regrow.tasks.errors import UserError
 
 
 @contextmanager
@@ -50,17 +45,9 @@ def mlflow_ui(
         ) from None
     url = f"http://127.0.0.1:{port}"
     command, settings = server_command(tracking_uri, artifacts, services=services, port=port)
-    with tempfile.NamedTemporaryFile() as output:
-        log = Path(output.name)
-        child = spawn(command, log, environment={**os.environ, **settings}, folder=None)
-        server = Supervised.of(child)
-        try:
-            answers = partial(_answers, url)
-            if why := await_ready(answers, server.is_alive, seconds=BOOT_SECONDS, pid=server.pid):
-                raise RegrowError(f"MLflow's server {why}: {last_line(log)}")
-            yield url
-        finally:
-            server.end(grace=END_SECONDS)
+    variables = {**os.environ, **settings}
+    with server("MLflow's server", command, f"{url}/health", environment=variables, folder=None):
+        yield url
 
 
 def server_command(
@@ -142,11 +129,3 @@ def _apart(url: str) -> tuple[str, str]:
     given, _, host = parts.netloc.rpartition("@")
     credentials = urllib.parse.unquote(given) or (f"{user}:{password}" if user else "")
     return parts._replace(netloc=host).geturl(), credentials
-
-
-def _answers(url: str, _: float) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=2):
-            return True
-    except OSError:
-        return False

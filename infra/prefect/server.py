@@ -30,15 +30,21 @@ from typing import IO, Any
 from regrow.infra.machine import addresses, locks, private_files
 from regrow.infra.machine.awaiting import announced
 from regrow.infra.machine.sqlite import damage, is_known, revision, set_aside, url_of
-from regrow.infra.machine.supervised import Supervised, await_ready, last_line, spawn, until
+from regrow.infra.machine.supervised import (
+    BOOT_SECONDS,
+    Supervised,
+    await_ready,
+    last_line,
+    responds,
+    spawn,
+    until,
+)
 from regrow.infra.prefect import home as homes
 from regrow.infra.prefect.home import MIGRATIONS, TICK, is_leaving, read_record
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process import background
 from regrow.tasks.process.addresses import redacted
 
-BOOT_SECONDS = 60.0
-"""Seconds for a server to answer; 2.3 s are normal, 9 s with all migrations."""
 ADOPTION_SECONDS = 5.0
 """Seconds for a server that the user configured to answer."""
 DYING_SECONDS = 1.0
@@ -125,7 +131,7 @@ class PrefectServerHandle:
             return self.server
         # The socket listens before the server runs: one request simply waits until the server
         # handles it.
-        healthy = partial(_healthy, self.server.api_url)
+        healthy = partial(responds, f"{self.server.api_url}/health")
         pid, alive = self._process.pid, lambda: not self._gone()
         with announced("the Prefect server to start", say):
             why = await_ready(healthy, alive, seconds=seconds, tick=TICK, pid=pid)
@@ -331,7 +337,7 @@ def _lock_of_the_dead(home: Path, known: Mapping[str, Any]) -> IO[str] | None:
     """
     deadline = time.monotonic() + DYING_SECONDS
     while (lock := locks.take(home / "server.lock")) is None and time.monotonic() < deadline:
-        if known and _healthy(known["api_url"], 0.2):
+        if known and responds(f"{known['api_url']}/health", 0.2):
             break
         time.sleep(TICK)
     return lock
@@ -473,14 +479,6 @@ def _listen(port: int | None, last_port: int, host: str | None = None) -> list[s
             " choose another"
         )
     raise reason
-
-
-def _healthy(api_url: str, seconds: float) -> bool:
-    try:
-        with urllib.request.urlopen(f"{api_url}/health", timeout=max(seconds, 0.1)) as answer:
-            return bool(answer.status == http.client.OK)
-    except (OSError, http.client.HTTPException):
-        return False
 
 
 def _check_adopted(api_url: str) -> None:

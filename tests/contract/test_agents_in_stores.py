@@ -22,9 +22,9 @@ from regrow.infra.state.agents import (
     living,
 )
 from regrow.infra.stores.local import LocalStore
-from regrow.infra.stores.memory import MemoryStore
 from regrow.infra.stores.s3 import open_s3
 from regrow.tasks.ports.store import Store, Unavailable
+from tests.memory_store import MemoryStore
 
 
 @pytest.fixture(params=["memory", "local", "s3"])

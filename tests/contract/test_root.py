@@ -11,8 +11,8 @@ import pytest
 
 from regrow.infra.state.places import Places
 from regrow.infra.stores import Root, open_root
-from regrow.infra.stores.memory import MemoryRoot
 from regrow.tasks.errors import UserError
+from tests.memory_store import MemoryRoot
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("search", "tasks", "infra", "flows", "regrow/show", "regrow/apps", "regrow/cli")
@@ -109,7 +109,7 @@ def test_a_package_brings_a_store_by_an_entry_point(
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(
-        "[regrow.stores]\ntoy = regrow.infra.stores.memory:MemoryRoot\n"
+        "[regrow.stores]\ntoy = tests.memory_store:MemoryRoot\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     places = Places.at("toy://host/some/place?option=1")

@@ -22,10 +22,10 @@ import pytest
 
 from regrow.infra.stores.keys import RESERVED
 from regrow.infra.stores.local import STALE_S, LocalStore
-from regrow.infra.stores.memory import MemoryStore
 from regrow.infra.stores.s3 import S3Store, open_s3
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Store, StoreError, Unavailable
+from tests.memory_store import MemoryStore
 
 ADAPTERS: dict[str, Callable[[str], Store]] = {
     "memory": lambda _: MemoryStore(),

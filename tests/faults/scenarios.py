@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from regrow.infra.log.reading import read_events
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Ended
 from regrow.tasks.ports.store import Store
 from tests.faults import tally
@@ -29,6 +28,7 @@ from tests.faults.checks import (
 from tests.faults.clock import STEP_SECONDS
 from tests.faults.session import Plan, Session
 from tests.faults.world import State, Transition, World, restored
+from tests.memory_store import MemoryStore
 
 _SPEC: dict[str, Any] = {
     "name": "cut",

@@ -21,13 +21,13 @@ from regrow.infra.log.log import Log
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.mlflow.updates import Target
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Created, Reported, decode
 from tests.faults import tally
 from tests.faults.checks import WATCHED, watch
 from tests.faults.scenarios import PLANS, SEED, whole
 from tests.faults.session import Session
 from tests.faults.world import Process, Transition, World
+from tests.memory_store import MemoryStore
 
 NAME = "short trials in a row"
 PHASES = ("before MLflow write", "between MLflow write and cursor", "after MLflow write")

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from regrow.infra.log.log import Log
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.ports.store import Store
+from tests.memory_store import MemoryStore
 
 
 def tear(store: Store, key: str, length: int) -> None:

@@ -13,7 +13,6 @@ from unittest.mock import patch
 import pytest
 
 from regrow.infra.log.reading import read_events
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent
 from regrow.search.planning.planner import Planner
 from tests.faults import cuts, tally
@@ -21,6 +20,7 @@ from tests.faults.checks import must_be_sound
 from tests.faults.scenarios import GROUPS, PLANS, SEED, SEVERAL, trials_of, whole
 from tests.faults.session import Session
 from tests.faults.world import Transition, World
+from tests.memory_store import MemoryStore
 
 
 def pauses(name: str, count: int) -> list[Transition]:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from regrow.infra.log.reading import read_events
 from regrow.infra.log.segments import Extent, decode, extents
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import decode as event_of
 from regrow.tasks.errors import Interrupted
 from regrow.tasks.ports.store import Store
 from tests.faults.clock import AWAY_SECONDS, CLOCK, EFFECT_SECONDS
+from tests.memory_store import MemoryStore
 
 WAIT = 60.0
 """Seconds after which a process that does not give control back is taken for hung."""

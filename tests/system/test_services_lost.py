@@ -231,7 +231,7 @@ def test_a_lost_local_cluster_is_brought_back_by_a_retry_of_the_flow_run(
 
 @pytest.fixture(autouse=True)
 def _patient_with_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regrow.infra.mlflow.ui.BOOT_SECONDS", 200.0)
+    monkeypatch.setattr("regrow.infra.machine.supervised.BOOT_SECONDS", 200.0)
 
 
 def tracked(database: Path, query: str) -> list[tuple[object, ...]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.checkpoint.saving import SavedCheckpoint, save
+from tests.memory_store import MemoryStore
 
 Tree = dict[str, tuple[bytes, bool] | None]
 """Path to content and execute bit; None for an empty folder."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regrow.infra.log.log import Log
 from regrow.infra.log.segments import Extent
-from regrow.infra.stores.memory import MemoryStore
+from tests.memory_store import MemoryStore
 
 Lines = list[tuple[int, list[bytes]]]
 

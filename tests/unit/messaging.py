@@ -18,7 +18,6 @@ from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events, replay
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.bounds import MOST
 from regrow.search.events import Ended, Place, Row, Saved
 from regrow.search.history import History
@@ -27,6 +26,7 @@ from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
 from regrow.tasks.ports.messages import Arrival, Progress, Question
+from tests.memory_store import MemoryStore
 from tests.unit import showing
 from tests.unit.simulated import SPEC
 

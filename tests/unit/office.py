@@ -15,7 +15,6 @@ from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.infra.log.reading import read_events
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Place
 from regrow.search.history import History
 from regrow.search.needs import ClusterCapacity
@@ -23,6 +22,7 @@ from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
 from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
 from regrow.tasks.ports.store import Store
+from tests.memory_store import MemoryStore
 from tests.unit.simulated import SPEC
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.ports.store import Store, Unavailable
+from tests.memory_store import MemoryStore
 
 
 def replace(store: Store, key: str, data: bytes) -> None:

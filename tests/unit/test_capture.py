@@ -15,7 +15,7 @@ import ctypes, json, logging, multiprocessing, os, subprocess, sys, threading, w
 from regrow.tasks.output import capture
 from regrow.tasks.output.logs import LogRelay
 from regrow.tasks.output.parts import KEEPER, decode
-from regrow.infra.stores.memory import MemoryStore
+from tests.memory_store import MemoryStore
 
 store, said, before = MemoryStore(), [], (sys.stdout, sys.stderr)
 relay = LogRelay(said.extend)
@@ -155,7 +155,7 @@ import json, os, subprocess, sys, tempfile, threading
 from regrow.tasks.output import capture
 from regrow.tasks.output.logs import LogRelay
 from regrow.tasks.output.parts import KEEPER, decode
-from regrow.infra.stores.memory import MemoryStore
+from tests.memory_store import MemoryStore
 
 store, most, mb = MemoryStore(), 0, 1 << 20
 if len(sys.argv) > 1:  # a file system that takes no room back

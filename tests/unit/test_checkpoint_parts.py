@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.checkpoint.manifests import unseal
 from regrow.tasks.checkpoint.saving import clone, commit, discard, restore, sweep, upload
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.uploads import Part
+from tests.memory_store import MemoryStore
 from tests.unit.checkpointed import Tree, plant, put, text, tree_of
 
 RANKS: list[Tree] = [

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.checkpoint.manifests import Unsound, manifest_key
 from regrow.tasks.checkpoint.saving import clone, discard, restore, save, sweep
 from regrow.tasks.checkpoint.writer import CheckpointWriter
 from regrow.tasks.ports.store import Missing, Unavailable
+from tests.memory_store import MemoryStore
 from tests.unit.checkpointed import plant, text
 from tests.unit.stores import Away
 

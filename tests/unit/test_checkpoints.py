@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 
 from regrow.infra.stores.local import LocalStore
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.checkpoint.manifests import unseal
 from regrow.tasks.checkpoint.saving import Restored, restore, save
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Unavailable
+from tests.memory_store import MemoryStore
 from tests.unit.checkpointed import Tree, plant, put, text, three, tree_of, trees
 from tests.unit.stores import replace
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.checkpoint.manifests import Unsound, blob_key, manifest_key, seal, unseal
 from regrow.tasks.checkpoint.saving import discard, restore, sweep
+from tests.memory_store import MemoryStore
 from tests.unit.checkpointed import Tree, put, text, three, tree_of
 from tests.unit.stores import replace
 

@@ -81,32 +81,10 @@ def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
             'expires: "5 parsecs": is not a number; write seconds, or text such as "10min"',
         ),
         (
-            changed(AWS, head={"type": "x"}),
-            'head: {"type": "x"}: is no key any more: any machine may lead',
-        ),
-        (
-            changed(AWS, workers=[{"type": "a", "most": 1, "least": 1}]),
-            "workers.0.least: 1: is no key any more: the cloud keeps `most`",
-        ),
-        (
-            changed(AWS, workers=[{"type": "a", "most": 1, "after": "10min"}]),
-            'workers.0.after: "10min": is no key any more: all groups start at once; leave it out',
-        ),
-        (changed(KUBERNETES, idle="5min"), 'idle: "5min": is no key any more: machines end'),
-        (changed(KUBERNETES, head={"cpu": 1}), 'head: {"cpu": 1}: is no key any more'),
-        (
             changed(AWS, name="A_b"),
             'name: "A_b": is no name of a cluster; write at most 40 lower-case letters',
         ),
         (changed(AWS, env={"A B": "secret"}), 'env.A B: "***": is no name of a variable'),
-        (
-            changed(SSH, machines=..., head="10.0.0.1", workers=["10.0.0.2", "10.0.0.3"]),
-            (
-                'head: "10.0.0.1": is no key of clusters over SSH any more: each machine may lead;'
-                " write `machines: [10.0.0.1, 10.0.0.2, 10.0.0.3]` in place of `head` and `workers`"
-            ),
-        ),
-        (changed(SSH, workers=3), "workers: 3: is no key of clusters over SSH any more"),
         (changed(SSH, expires="5min"), 'expires: "5min": is for clusters on aws or gcp'),
         (changed(SSH, ports="20000"), 'ports: "20000": is no range of 40 ports'),
         (changed(SSH, ports="20000-20010"), 'ports: "20000-20010": is no range of 40 ports'),

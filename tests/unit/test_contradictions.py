@@ -22,13 +22,13 @@ from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.infra.log.log import Contradiction, CorruptLog, Log
 from regrow.infra.log.reading import read_events, replay, replayed, survey
 from regrow.infra.log.segments import Extent, extents
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Closed, Proposed, Reported, Row, Started, decode, encode
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.planning.simulator import FunctionObjective, simulate
 from regrow.search.spec import Spec
 from regrow.tasks.ports.store import Store
+from tests.memory_store import MemoryStore
 from tests.unit import showing
 from tests.unit.paged import logged
 from tests.unit.simulated import SPEC, created, opened

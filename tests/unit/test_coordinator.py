@@ -15,7 +15,6 @@ from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Superseded
 from regrow.infra.log.reading import read_events
 from regrow.infra.state.experiments import carry_out_orders, request_order
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import (
     Closing,
     Created,
@@ -33,6 +32,7 @@ from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.messages import Arrival, Progress
 from regrow.tasks.ports.store import Unavailable
+from tests.memory_store import MemoryStore
 from tests.unit.office import GatedStore, Office, offices
 from tests.unit.simulated import created, opened
 

@@ -16,8 +16,8 @@ from regrow.infra.log.reading import read_events, replay
 from regrow.infra.log.segments import seal_key
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Closed, encode
+from tests.memory_store import MemoryStore
 from tests.unit.simulated import Simulation
 
 RUN = Simulation().open().run().events

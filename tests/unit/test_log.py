@@ -14,8 +14,8 @@ from regrow.infra.log import log as log_module
 from regrow.infra.log.log import Log, Superseded
 from regrow.infra.log.segments import Extent, cover, decode, encode
 from regrow.infra.stores.local import LocalStore
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.ports.store import Unavailable
+from tests.memory_store import MemoryStore
 from tests.unit.logged import Lines, filled, key, read, writer
 from tests.unit.stores import Faulty
 

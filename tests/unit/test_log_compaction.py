@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from regrow.infra.log.compaction import crowded
 from regrow.infra.log.log import Log
 from regrow.infra.log.segments import Extent
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.ports.store import Unavailable
+from tests.memory_store import MemoryStore
 from tests.unit.logged import filled, read, writer
 from tests.unit.stores import Faulty
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from regrow.infra.log.log import CorruptLog, Cut, Log, Superseded
-from regrow.infra.stores.memory import MemoryStore
+from tests.memory_store import MemoryStore
 from tests.unit.logged import filled, key, read, writer
 from tests.unit.stores import replace
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.checkpoint.manifests import Manifest, blob_key, manifest_key, seal, unseal
 from regrow.tasks.checkpoint.saving import discard, restore
 from regrow.tasks.ports.uploads import File
+from tests.memory_store import MemoryStore
 from tests.unit.checkpointed import three
 from tests.unit.stores import replace
 

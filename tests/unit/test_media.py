@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 import regrow as rg
-from regrow.infra.stores.memory import MemoryStore
 from regrow.show.views import media
 from regrow.tasks.checkpoint import writer as checkpoint_writer
 from regrow.tasks.errors import ReportError
@@ -23,6 +22,7 @@ from regrow.tasks.media import content, writer
 from regrow.tasks.media.items import Item, listed, parsed
 from regrow.tasks.ports.store import Unavailable
 from regrow.tasks.trial.trial import Trial
+from tests.memory_store import MemoryStore
 from tests.unit.attempting import Attempting, Killed, saving, sent
 from tests.unit.office import MakeOffice, Office
 from tests.unit.programs import Programs

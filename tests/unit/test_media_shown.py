@@ -17,7 +17,6 @@ from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.mlflow.updates import SinkUnavailable
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Ended
 from regrow.search.history import History
 from regrow.show.report import logged as in_report
@@ -26,6 +25,7 @@ from regrow.tasks.media import content
 from regrow.tasks.media.content import Content
 from regrow.tasks.media.items import Item
 from regrow.tasks.ports.store import Unavailable
+from tests.memory_store import MemoryStore
 from tests.unit.exported import regrow
 from tests.unit.figured import folded, run
 from tests.unit.paged import Reader, logged, reader, stranger

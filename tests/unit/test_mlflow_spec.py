@@ -11,10 +11,10 @@ import pytest
 from regrow.flows.coordinator.claim import Opening, claimed
 from regrow.infra.log.reading import replay
 from regrow.infra.mlflow.ui import runs_page
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import Recording
+from tests.memory_store import MemoryStore
 from tests.unit.simulated import SPEC
 
 

@@ -12,8 +12,8 @@ from regrow.infra.state import presence
 from regrow.infra.state.driver_lock import driving, runs_here
 from regrow.infra.state.places import Places
 from regrow.infra.state.presence import present, signs
-from regrow.infra.stores.memory import MemoryStore
 from regrow.tasks.errors import UserError
+from tests.memory_store import MemoryStore
 
 
 class Watched(MemoryStore):

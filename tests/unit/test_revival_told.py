@@ -22,13 +22,13 @@ from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.prefect.events import PrefectEvents
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import AnyEvent, Ended, Opened, Revived, encode
 from regrow.search.history import History
 from regrow.search.spec import Spec
 from regrow.show.live.board import Board
 from regrow.show.live.text import ending, retry, summary
 from regrow.show.views import summaries
+from tests.memory_store import MemoryStore
 from tests.unit.revived import failed_after, failing, retried, simulated, until
 from tests.unit.simulated import SPEC
 from tests.unit.test_mlflow_runs import reports

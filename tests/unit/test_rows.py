@@ -17,7 +17,6 @@ from regrow.infra.log.log import Log
 from regrow.infra.log.reading import replayed
 from regrow.infra.log.rows import Rows, reports
 from regrow.infra.stores.local import LocalStore
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -32,6 +31,7 @@ from regrow.search.events import (
 )
 from regrow.search.history import History
 from regrow.search.planning.simulator import Availability
+from tests.memory_store import MemoryStore
 from tests.unit import exported, simulated
 from tests.unit.figured import AWAY, PBT, metrics, run
 from tests.unit.told import kept

@@ -11,10 +11,10 @@ import pytest
 
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.reading import read_events
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Created, Ended, Opened, Reported, Row
 from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserCodeError
+from tests.memory_store import MemoryStore
 
 CODE = """
 from regrow.testing import Scheduler, Verdict

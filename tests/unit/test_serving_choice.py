@@ -16,10 +16,10 @@ from regrow.apps.serving import following as module
 from regrow.apps.serving.choosing import Checkpoints, candidates, config_of
 from regrow.apps.serving.following import Following, Wanted
 from regrow.apps.serving.messages import Chosen, Refused
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Decided, Ended, Proposed, Saved, Started
 from regrow.tasks.errors import UserCodeError, UserError
 from regrow.tasks.ports.store import Store, Unavailable
+from tests.memory_store import MemoryStore
 from tests.unit.kept import Kept
 from tests.unit.stores import corrupt
 

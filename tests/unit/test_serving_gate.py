@@ -10,10 +10,10 @@ import pytest
 from regrow.apps.serving import following as module
 from regrow.apps.serving.choosing import Checkpoints
 from regrow.apps.serving.following import Following, Wanted
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.errors import SpecError
 from regrow.search.rollout import Gate
 from regrow.tasks.errors import UserError
+from tests.memory_store import MemoryStore
 from tests.unit.answering import Answering
 from tests.unit.kept import Kept
 from tests.unit.test_serving_choice import Taking

@@ -15,9 +15,9 @@ from regrow.infra.state import snapshot
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import changed_spec
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import encode
 from regrow.tasks.errors import UserError
+from tests.memory_store import MemoryStore
 from tests.unit.simulated import created, opened
 
 

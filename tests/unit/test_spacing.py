@@ -11,9 +11,9 @@ import pytest
 from regrow.flows.coordinator.ledger import BURST, Ledger, Spacing
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores import gather_seconds
-from regrow.infra.stores.memory import MemoryStore
 from regrow.infra.stores.s3 import open_s3
 from regrow.search.events import Capacity, Closed, Closing, Ended
+from tests.memory_store import MemoryStore
 from tests.unit.simulated import created, opened
 
 

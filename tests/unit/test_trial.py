@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import Began, Decided
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.ports.store import Unavailable
 from regrow.tasks.trial.trial import Trial
+from tests.memory_store import MemoryStore
 from tests.unit.attempting import Attempting, Killed, outcome, saving, sent, steadily, steps
 from tests.unit.office import MakeOffice
 

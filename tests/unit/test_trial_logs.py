@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from regrow.infra.stores.local import LocalStore
-from regrow.infra.stores.memory import MemoryStore
 from regrow.search.events import encode as event_bytes
 from regrow.show.views.trial_logs import TrialLogs
 from regrow.tasks.errors import UserError
 from regrow.tasks.output import parts
 from regrow.tasks.output.parts import Keeper, OutputLine, decode, encode, key
 from regrow.tasks.ports.store import Store, Unavailable
+from tests.memory_store import MemoryStore
 from tests.unit.lost_trial import TRACE, beginning, ending, loss, written
 
 

@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 from typing import Any
 
 from regrow.infra.clusters.clouds import fleet, groups
@@ -44,6 +44,8 @@ _LEARNING = (
     "base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 )
 _TYPE = re.compile(r"(?P<family>[a-z]+)(?P<generation>\d+)(?P<more>[a-z0-9-]*)\.[a-z0-9-]+")
+parsed = partial(groups.parsed, _TYPE, what="type of EC2's", such="m6i.large")
+"""Returns the parts of a type's name. Raises SpecError for what is none."""
 _NVIDIA = frozenset({"g", "gr", "p"})
 
 
@@ -201,7 +203,6 @@ def user_data(cluster: Aws, order: Order, prices: Prices, place: int) -> str:
         "group_tag": GROUP_TAG,
         "tags": {key: ours[key] for key in (AGENTS_TAG, EXPERIMENT_TAG, GROUP_TAG, EXPIRY_TAG)},
     }
-    ends = datetime.fromisoformat(order.expires)
     if on_need := [n for n in range(len(cluster.workers)) if groups.on_need(cluster, n)]:
         asked["start"] = {
             groups.name(n, cluster.workers[n]): create_fleet(
@@ -221,9 +222,7 @@ def user_data(cluster: Aws, order: Order, prices: Prices, place: int) -> str:
         asked=asked,
         exported=exported(cluster, order),
         # EC2 ends the machines of a fleet of type maintain by itself.
-        expiry=(f"{ends:%Y-%m-%d %H:%M:%S} UTC", int(ends.timestamp()))
-        if place in on_need
-        else None,
+        expires=place in on_need,
     )
     if (size := len(text.encode())) > MOST_USER_DATA:
         raise UserError(
@@ -260,14 +259,6 @@ def image(instance: str, path: str) -> str:
             raise SpecError(path, instance, problem, "add `image:`")
         return _LEARNING
     return _UBUNTU.format("arm64" if arm else "amd64")
-
-
-def parsed(instance: str, path: str) -> re.Match[str]:
-    """Return the parts of a type's name. Raises SpecError for what is none."""
-    found = _TYPE.fullmatch(instance)
-    if found is None:
-        raise SpecError(path, instance, "is no type of EC2's", 'write one such as "m6i.large"')
-    return found
 
 
 def trust() -> Json:

@@ -8,7 +8,7 @@ variables of the agents are in the settings of the set that Azure encrypts and n
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from functools import partial
 from typing import Any
 
 from regrow.infra.clusters.clouds import fleet, groups
@@ -16,7 +16,6 @@ from regrow.infra.clusters.clouds.fleet import AGENTS_TAG, STATE_TAG, USER_TAG, 
 from regrow.infra.clusters.clouds.fleet_export import VALUES
 from regrow.infra.clusters.description import Azure
 from regrow.infra.clusters.prices import Prices
-from regrow.search.errors import SpecError
 
 Json = dict[str, Any]
 VERSION, NETWORK_VERSION = "2024-07-01", "2024-05-01"
@@ -26,6 +25,8 @@ _RESTORE = {"enabled": True, "restoreTimeout": "PT2H"}
 _TYPE = re.compile(
     r"Standard_(?P<family>[A-Z]+)(?P<size>\d+)(-(?P<fewer>\d+))?(?P<more>[a-z]*)(_(?P<chip>[A-Z][A-Z0-9]*))?(_v\d+)?"
 )
+parsed = partial(groups.parsed, _TYPE, what="size of Azure's", such="Standard_D4s_v5")
+"""Returns the parts of a type's name. Raises SpecError for what is none."""
 
 
 def name(cluster: Azure, order: Order, place: int) -> str:
@@ -54,7 +55,6 @@ def script(
 
     """
     parsed(cluster.workers[place].type, f"workers.{place}.type")
-    ends = datetime.fromisoformat(order.expires)
     sets = [f"{api}{above}/{name(cluster, order, n)}" for n in range(len(cluster.workers))]
     asked = {
         "keys": True,
@@ -79,7 +79,6 @@ def script(
         machine="azure_machine",
         asked=asked,
         values=VALUES,
-        expiry=(f"{ends:%Y-%m-%d %H:%M:%S} UTC", int(ends.timestamp())),
     )
 
 
@@ -145,15 +144,6 @@ def image(instance: str, path: str) -> Json:
     return _image(
         "canonical", "ubuntu-24_04-lts", "server-arm64" if "p" in found["more"] else "server"
     )
-
-
-def parsed(instance: str, path: str) -> re.Match[str]:
-    """Return the parts of a size's name. Raises SpecError for what is none."""
-    found = _TYPE.fullmatch(instance)
-    if found is None:
-        hint = 'write one such as "Standard_D4s_v5"'
-        raise SpecError(path, instance, "is no size of Azure's", hint)
-    return found
 
 
 def _image(publisher: str, offer: str, sku: str) -> Json:

@@ -20,6 +20,7 @@ import shlex
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -287,7 +288,7 @@ def setup(
     asked: Mapping[str, Any],
     exported: str = "",
     values: str = "",
-    expiry: tuple[str, int] | None = None,
+    expires: bool = True,
 ) -> str:
     """Return the script that a group's machine runs at its first start.
 
@@ -300,8 +301,7 @@ def setup(
         asked: what `machine` needs to know.
         exported: variables of the cloud, as arguments of the shell's `export`.
         values: what stands for the values of variables, in base64; empty: the machine gets them.
-        expiry: when a machine ends what is left: as systemd and as the epoch have it; None: the
-            cloud does that.
+        expires: whether a machine ends what is left at the order's end; False: the cloud does.
 
     """
     bucket = Bucket.of(order.state)
@@ -319,8 +319,10 @@ def setup(
         fleet["python"] = cluster.python or "/usr/bin/python3"
         fleet["sizes"] = [[one.name, one.market, one.most] for one in groups.of(cluster)]
     before = ""
-    if expiry is not None:
-        before = _EXPIRY.format(end=_END, calendar=expiry[0], expires=expiry[1])
+    if expires:
+        ends = datetime.fromisoformat(order.expires)
+        calendar = f"{ends:%Y-%m-%d %H:%M:%S} UTC"
+        before = _EXPIRY.format(end=_END, calendar=calendar, expires=int(ends.timestamp()))
     return _SETUP.format(
         experiment=order.experiment,
         exported=f" {exported}" if exported else "",

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime
+from functools import partial
 from typing import Any
 
 from regrow.infra.clusters.clouds import fleet, groups
 from regrow.infra.clusters.clouds.fleet import AGENTS_TAG, STATE_TAG, Bucket, Order
 from regrow.infra.clusters.description import Gcp
 from regrow.infra.clusters.prices import Prices
-from regrow.search.errors import SpecError
 
 Json = dict[str, Any]
 _UBUNTU = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-{}"
@@ -28,6 +27,8 @@ _LEARNING = (
 _TYPE = re.compile(
     r"(?P<family>[a-z]\d+[a-z]?)-(?P<kind>[a-z]+)-(?P<size>\d+)(?P<gpus>g)?(-lssd|-metal)?"
 )
+parsed = partial(groups.parsed, _TYPE, what="type of Compute Engine's", such="n2-standard-4")
+"""Returns the parts of a type's name. Raises SpecError for what is none."""
 _ARM = frozenset({"t2a", "c4a", "n4a"})
 _WITH_GPUS = frozenset({"g2", "g4"})
 
@@ -85,7 +86,6 @@ def template(
             for n, one in enumerate(cluster.workers)
             if groups.on_need(cluster, n)
         }
-    ends = datetime.fromisoformat(order.expires)
     script = fleet.setup(
         cluster,
         order,
@@ -93,7 +93,6 @@ def template(
         place,
         machine="gcp_machine",
         asked=asked,
-        expiry=(f"{ends:%Y-%m-%d %H:%M:%S} UTC", int(ends.timestamp())),
     )
     image = _LEARNING if gpus else _UBUNTU.format("arm64" if found["family"] in _ARM else "amd64")
     return groups.template(
@@ -150,12 +149,3 @@ def labels(cluster: Gcp, order: Order, place: int) -> dict[str, str]:
     """Return the labels of a group's machines and disks, for bills: in Google's characters."""
     told = fleet.tags(cluster, order, place)
     return {key: re.sub(r"[^a-z0-9_-]", "-", value.lower())[:63] for key, value in told.items()}
-
-
-def parsed(instance: str, path: str) -> re.Match[str]:
-    """Return the parts of a type's name. Raises SpecError for what is none."""
-    found = _TYPE.fullmatch(instance)
-    if found is None:
-        hint = 'write one such as "n2-standard-4"'
-        raise SpecError(path, instance, "is no type of Compute Engine's", hint)
-    return found

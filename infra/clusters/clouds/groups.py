@@ -10,6 +10,7 @@ from regrow.infra.clusters.description import Market, OnVms, Workers
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.clusters.template import filled, parts
 from regrow.infra.ray.labels import MARKET_LABEL, PRICE_LABEL
+from regrow.search.errors import SpecError
 from regrow.search.planning import sizes
 from regrow.search.planning.sizes import Group
 
@@ -37,6 +38,25 @@ def name(place: int, group: Workers) -> str:
     """Return the name of a group's machines, valid as a label value on all clouds."""
     kind = re.sub(r"[^a-z0-9]+", "-", group.type.lower())
     return f"w{place}-{group.market}-{kind}"[:63].rstrip("-")
+
+
+def parsed(
+    form: re.Pattern[str], instance: str, path: str, *, what: str, such: str
+) -> re.Match[str]:
+    """Return the parts of a type's name. Raises SpecError at `path` for what is none.
+
+    Args:
+        form: of such names.
+        instance: the name.
+        path: its key in the cluster file.
+        what: what it should be, for people.
+        such: an example.
+
+    """
+    found = form.fullmatch(instance)
+    if found is None:
+        raise SpecError(path, instance, f"is no {what}", f'write one such as "{such}"')
+    return found
 
 
 def of(cluster: OnVms) -> list[Group]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from regrow.apps.serving import status
 from regrow.apps.station import keeper
 from regrow.infra.machine import locks
+from regrow.infra.machine.supervised import responds
 from regrow.infra.mlflow.ui import server_command
 from regrow.infra.state import passwords, served
 from regrow.infra.state import station_record as record
@@ -107,7 +107,7 @@ def parts(
             name="page",
             command=page,
             environment={**base, **shown},
-            ready=_answers(f"http://127.0.0.1:{numbers['page']}/health"),
+            ready=partial(responds, f"http://127.0.0.1:{numbers['page']}/health"),
         ),
         Part(
             name="triggers",
@@ -143,23 +143,12 @@ def _mlflow(places: Places, base: Mapping[str, str], port: int, where: str | Non
     command, own = server_command(
         places.mlflow_uri, places.mlflow_artifacts, services=places.services, port=port, host=where
     )
-    ready = _answers(f"http://127.0.0.1:{port}/health")
+    ready = partial(responds, f"http://127.0.0.1:{port}/health")
     return Part(name="mlflow", command=command, environment={**base, **own}, ready=ready)
 
 
 def _module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", f"regrow.apps.station.{name}", *arguments]
-
-
-def _answers(url: str) -> Callable[[], bool]:
-    def asked() -> bool:
-        try:
-            with urllib.request.urlopen(url, timeout=1.0):
-                return True
-        except (urllib.error.URLError, OSError):
-            return False
-
-    return asked
 
 
 def _free(last: int) -> int:

@@ -15,7 +15,7 @@ from regrow.apps.station.parts import HOST, SERVER
 from regrow.apps.station.supervisor import S3, Supervisor
 from regrow.infra.machine import addresses, locks, private_files
 from regrow.infra.machine.processes import is_running
-from regrow.infra.machine.supervised import last_line, spawn, until
+from regrow.infra.machine.supervised import await_ready, last_line, spawn, until
 from regrow.infra.prefect.server import other_api_url
 from regrow.infra.prefect.settings import refuse_settings
 from regrow.infra.state import passwords
@@ -139,22 +139,25 @@ def end(places: Places) -> bool:
 
 
 def _await(places: Places, child: subprocess.Popen[bytes], log: Path) -> Station:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        found = record.find(places)
-        if found is not None:
-            states = {
-                name: part["state"]
-                for name, part in found.parts().items()
-                if not name.startswith(SERVER)
-            }
-            if states and all(state == "running" for state in states.values()):
-                return found
+    station: Station | None = None
+
+    def runs(_: float) -> bool:
+        nonlocal station
+        station = record.find(places)
+        parts = {} if station is None else station.parts()
+        states = {part["state"] for name, part in parts.items() if not name.startswith(SERVER)}
+        return states == {"running"}
+
+    failed = await_ready(
+        runs,
         # If the lock is held, another `up` was faster.
-        if child.poll() is not None and not locks.is_held(log.parent.parent / "station.lock"):
-            raise RegrowError(f"the station ended while it started: {last_line(log)} (see {log})")
-        time.sleep(_TICK)
-    raise RegrowError(
-        f"the station was not ready after {START_SECONDS:.0f} s; see {log.parent}, and end it with"
-        " `regrow down`"
+        lambda: child.poll() is None or locks.is_held(log.parent.parent / "station.lock"),
+        seconds=START_SECONDS,
+        what="get ready",
+        tick=_TICK,
     )
+    if failed or station is None:
+        raise RegrowError(
+            f"the station {failed}: {last_line(log)} (see {log.parent}; `regrow down` ends it)"
+        )
+    return station

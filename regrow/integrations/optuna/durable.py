@@ -113,8 +113,6 @@ class Study(TheirStudy):
         about = records.read(self.store)
         for key, kept in about.attributes.items():
             self._mirror.set_study_user_attr(0, key, value_of(kept, self.store, 0))
-        if about.names is not None:  # as older states have them
-            super().set_metric_names(about.names)
         for key, kept in about.system.items():
             self._mirror.set_study_system_attr(0, key, kept)
         self._mirror.keep = self._keep

@@ -1,4 +1,4 @@
-"""What a study has beside its trials, in its state: user attributes, names of its values.
+"""What a study has beside its trials, in its state: user attributes, and what Optuna's code notes.
 
 One small object, `study/<number>`: the newest counts, and the ones before it are deleted. The log
 has the rest.
@@ -25,13 +25,11 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         attributes: user attributes, in the forms of `objects.py`.
-        names: the names of its values, in older states; None for none.
         system: what Optuna's code notes, such as artifacts and the names of its values.
 
     """
 
     attributes: dict[str, Any] = {}
-    names: list[str] | None = None
     system: dict[str, Any] = {}
 
 
@@ -55,7 +53,6 @@ def change(
         after = About(
             attributes={**before.attributes, **(attributes or {})},
             system={**before.system, **(system or {})},
-            names=before.names,
         )
         data = msgspec.json.encode(after)
         if len(data) > MOST_BYTES:

@@ -1,4 +1,4 @@
-"""A store in memory, for tests and simulations. It ends with its process, and has no scheme."""
+"""A store in memory, for tests. It ends with its process, and has no scheme."""
 
 from __future__ import annotations
 
