@@ -134,9 +134,7 @@ def test_without_further_keys_this_installation_runs_and_slurm_tells_the_time_li
     assert ends({"SLURM_JOB_ID": "1", "PATH": "/nowhere"}) is None
 
 
-def test_a_machine_without_slurm_and_an_option_that_agents_do_not_have_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGROW_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -150,9 +148,6 @@ def test_a_machine_without_slurm_and_an_option_that_agents_do_not_have_are_told(
     with pytest.raises(UserError, match=r"no command sbatch here: .* login node; `regrow cluster"):
         run.submit(order)
     assert slurm.submissions() == []
-    again = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places, retry_failed=True)
-    with pytest.raises(UserError, match=r"--retry-failed: .*`regrow join a --retry-failed"):
-        run.submit(again)
     typed = "regrow run a.yaml --on slurm.yaml"
     assert run.again("a.yaml", Places.at(None)) == typed
     assert run.again("a.yaml", places) == f"{typed} --state {places.root}"
