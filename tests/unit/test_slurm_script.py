@@ -118,7 +118,7 @@ def test_the_file_for_sbatch_has_all_options_and_no_value_of_a_variable(
         "source venv/bin/activate",
         "set +e",
     ]
-    agent = "regrow join '/home/me/my work/sweep.yaml' --state /shared/state --walltime=90s &"
+    agent = "regrow join '/home/me/my work/sweep.yaml' --state /shared/state &"
     assert f"apptainer exec image.sif {agent}" in lines
     assert "secret-7" not in text
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
@@ -127,7 +127,6 @@ def test_the_file_for_sbatch_has_all_options_and_no_value_of_a_variable(
 def test_without_further_keys_this_installation_runs_and_slurm_tells_the_time_limit() -> None:
     text = written(parsed(python="/opt/venv/bin/python"))
     assert "\n/opt/venv/bin/python -m regrow join '/home/me/my work/sweep.yaml'" in text
-    assert "--walltime" not in text
     assert "--signal=B:USR1@120\n" in text
     assert ends({"SLURM_JOB_ID": "1", "SLURM_JOB_END_TIME": "1900000000"}) == 1900000000.0
     assert ends({}) is None
@@ -151,6 +150,30 @@ def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     typed = "regrow run a.yaml --on slurm.yaml"
     assert run.again("a.yaml", Places.at(None)) == typed
     assert run.again("a.yaml", places) == f"{typed} --state {places.root}"
+
+
+@pytest.mark.parametrize(
+    ("told", "found"), [("2026-11-27T22:00:00", "1795816800"), ("N/A", "")], ids=["limit", "none"]
+)
+def test_an_agent_in_a_container_finds_the_time_limit_that_slurm_tells_the_script(
+    told: str, found: str, tmp_path: Path
+) -> None:
+    """Also one of less than two minutes, and one that Slurm set below that of the file."""
+    (tmp_path / "squeue").write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\necho {told}\n')
+    (tmp_path / "squeue").chmod(0o755)
+    text = written(parsed(prefix="env --unset=PATH", python="/bin/echo", time="90s"))
+    shown = text.replace("/bin/echo", "/bin/sh -c 'echo $SLURM_JOB_END_TIME'")
+    given = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "TZ": "UTC"}
+    path = f"{tmp_path}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["bash", "-c", shown],
+        env={**given, "PATH": path},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [found], done.stderr
+    assert "--job=7_2" in (tmp_path / "asked").read_text()
 
 
 def test_the_states_of_elements_are_told_with_the_reasons_for_which_they_wait() -> None:
