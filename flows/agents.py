@@ -139,6 +139,7 @@ class AgentRun:
             state=order.places.root,
             project=order.project,
             words=tuple(words),
+            ended=None if end is None else end.t,
         )
 
     def over(self, order: RunRequest, end: Closed | None) -> bool:

@@ -286,11 +286,14 @@ class SlurmEngine:
         return Path(self.cluster.output or Path.cwd() / "slurm")
 
     def _queued(self, work: Work) -> Array | None:
-        """Return the array of an experiment that is in the queue; None if there is none."""
+        """Return the array of an experiment that is in the queue; None if there is none, or only
+        one whose elements leave as the experiment has ended.
+        """
         ours = [
             one
             for one in self._arrays.all()
             if (one.experiment, one.state) == (work.experiment, work.state)
+            and one.t > (work.ended or 0.0)
         ]
         there = {_job(element) for element in self.agents(*ours)} if ours else set()
         return next((one for one in reversed(ours) if one.job in there), None)

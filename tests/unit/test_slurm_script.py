@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from regrow.flows.agents import AgentRun, RunRequest, in_words
-from regrow.infra.clusters.agents import Agent
+from regrow.infra.clusters.agents import Agent, Work
 from regrow.infra.clusters.description import Cluster, Slurm
 from regrow.infra.clusters.slurm import SlurmEngine, script
 from regrow.infra.machine.walltime import ends
@@ -150,6 +151,33 @@ def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     typed = "regrow run a.yaml --on slurm.yaml"
     assert run.again("a.yaml", Places.at(None)) == typed
     assert run.again("a.yaml", places) == f"{typed} --state {places.root}"
+
+
+def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_array_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = f"cat {tmp_path}/queue"
+    for name, does in {
+        "squeue": queue,
+        "sbatch": f"""id=$(($({queue} | wc -l) + 1))
+            grep '^#SBATCH --comment' "$3" | sed "s/.*=/$id\x1f1\x1fRUNNING\x1fn1\x1f1\x1f\x1f/" \
+                >> {tmp_path}/queue
+            echo $id""",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "queue").touch()
+    monkeypatch.setenv("REGROW_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    slurm = SlurmEngine(parsed())
+    work = Work(experiment="a", state="/s", project=tmp_path, words=("join", "a"))
+    first = slurm.submit(work, print)
+    assert slurm.submit(work, print) == first
+    ended = dataclasses.replace(work, ended=first.t + 0.001)
+    second = slurm.submit(ended, print)
+    assert (first.job, second.job) == ("1", "2")
+    assert slurm.submit(ended, print) == second, "typed again before an agent has begun"
 
 
 @pytest.mark.parametrize(
