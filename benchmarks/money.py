@@ -3,6 +3,7 @@
     python -m benchmarks.money spot TRACE... [--seeds 10] [--windows 20] [--processes 2]
     python -m benchmarks.money value [--seeds 10]
     python -m benchmarks.money forecast [--seeds 10]
+    python -m benchmarks.money real [--seeds 2]
 
 `spot` runs whole searches under the simulator, with the planner of real runs, on windows of
 recorded traces of spot machines (`availability_*.json` of Wu et al., NSDI 2024), with deadlines of
@@ -14,7 +15,8 @@ knows the future (all spot hours that the window has until the deadline, the res
 `value` compares the best value at a deadline with plain ASHA that is stopped there: ASHA that
 knows the deadline, and with `resource_changing`, which gives freed slots to the leaders (a trial is
 as many times as fast as it has slots, which no real training is). `forecast`
-tells how often the interval of 80 % held the end, with trials whose durations differ.
+tells how often the interval of 80 % held the end, with trials whose durations differ; `real` the
+same for searches that are really run, each of some minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ import argparse
 import itertools
 import json
 import math
+import os
 import random
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +37,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
 
+import yaml
+
+from regrow.infra.log.reading import read_events
+from regrow.infra.state.places import Places
+from regrow.search.events import AnyEvent
 from regrow.search.history import History, cost
 from regrow.search.planning import forecast as foreseen
 from regrow.search.planning.machines import Machine, availability
@@ -244,24 +255,69 @@ def forecast(asked: argparse.Namespace) -> None:
             spec=spec, objective=Uneven(seed=seed, spread=spread), workers=WORKERS, startup=5.0
         )
         run.open().run()
-        history, due = History(), [0.25, 0.5, 0.8]
-        for event in run.events:
-            history.apply(event)
-            if due and history.total and history.ended >= due[0] * history.total:
-                made, share = foreseen.of(history, event.t), due.pop(0)
-                if made is not None:
-                    first, last = made.interval
-                    came = (first <= run.now <= last, run.now > last)
-                    found.setdefault((schedule, share), []).append(came)
+        for share, held, late in outcomes(run.events, run.now):
+            found.setdefault((schedule, share), []).append((held, late))
     for (schedule, share), ends in sorted(found.items()):
-        held, late = (fmean(one[place] for one in ends) for place in (0, 1))
-        print(f"| {schedule} | {share:.0%} | {len(ends)} | {held:.2f} | {late:.2f} |")
+        within, after = (fmean(one[place] for one in ends) for place in (0, 1))
+        print(f"| {schedule} | {share:.0%} | {len(ends)} | {within:.2f} | {after:.2f} |")
+
+
+def outcomes(events: Sequence[AnyEvent], end: float) -> Iterator[tuple[float, bool, bool]]:
+    """Yield for each forecast: the share of trials that had ended, whether the end came within the
+    interval, whether after it.
+    """
+    history, due = History(), [0.25, 0.5, 0.8]
+    for event in events:
+        history.apply(event)
+        if due and history.total and history.ended >= due[0] * history.total:
+            made, share = foreseen.of(history, event.t), due.pop(0)
+            if made is not None:
+                first, last = made.interval
+                yield share, first <= end <= last, end > last
+
+
+TRAINABLE = """
+import time
+
+from benchmarks.money import Uneven
+
+
+def train(trial):
+    curve = Uneven(seed={seed}, spread={spread})
+    for step in trial.steps():
+        values, seconds = curve.at(trial.config, step, trial.number)
+        time.sleep(seconds / 60)
+        trial.report(values)
+"""
+
+
+def real(asked: argparse.Namespace) -> None:
+    """Print for each forecast of real searches whether the interval held the end."""
+    for schedule, seed in itertools.product(("fifo", "asha", "median"), range(asked.seeds)):
+        spread = (0.0, 0.3, 0.6)[seed % 3]
+        task = Task(name="", trials=40, steps=9, step=0.5, schedule=schedule)
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            (folder / "train.py").write_text(TRAINABLE.format(seed=seed, spread=spread))
+            spec = {**task.parts, "trials": 40, "seed": seed, "state": str(folder / "state")}
+            (folder / "money.yaml").write_text(yaml.safe_dump(spec))
+            command = [str(Path(sys.executable).parent / "regrow"), "run", "money.yaml"]
+            path = {"PYTHONPATH": str(Path(__file__).parents[1])}
+            subprocess.run(
+                command, cwd=folder, env=os.environ | path, check=True, stdout=subprocess.DEVNULL
+            )
+            events = read_events(Places(root=str(folder / "state")).store("money"))
+        load = os.getloadavg()[0]
+        for share, within, after in outcomes(events, events[-1].t):
+            outcome = "within" if within else "after it" if after else "before it"
+            print(f"| {schedule} | {spread} | {share:.0%} | {outcome} | {load:.0f} |", flush=True)
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "spot": spot,
     "value": value,
     "forecast": forecast,
+    "real": real,
 }
 
 

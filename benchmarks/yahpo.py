@@ -1,10 +1,12 @@
-"""Tasks of YAHPO Gym (Pfisterer et al., AutoML 2022): surrogates of gradient boosting
-("rbv2_xgboost", 14 parameters) and of decision trees ("rbv2_rpart", 5), each trained on over a
-hundred data sets of OpenML.
+"""Tasks of YAHPO Gym (Pfisterer et al., AutoML 2022): surrogates of neural networks ("lcbench", 7
+parameters, Zimmer et al., 2021), gradient boosting ("rbv2_xgboost", 14) and decision trees
+("rbv2_rpart", 5), each trained on dozens of data sets of OpenML.
 
-A step is a 27th of the training data, and takes as long as any other; the score is the accuracy.
-The files (5 MB) are those of https://github.com/slds-lmu/yahpo_data, read from the folder that
-$YAHPO names: `model.onnx`, `config_space.json` and `encoding.json` in a folder for each of the two.
+A step is an epoch of 52, or a 27th of the training data, and takes as long as any other; the score
+is the accuracy on validation data. The files (7 MB) are those of
+https://github.com/slds-lmu/yahpo_data, read from the folder that $YAHPO names: `model.onnx`,
+`config_space.json` and `encoding.json` in a folder for each scenario. One that is not there is left
+out.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,34 +25,82 @@ from benchmarks.clock import Config
 from benchmarks.surrogate import Curve, Surrogate
 from regrow.search.spec import Spec
 
-STEPS = 27
 LEAST = 0.03
-"""Of the data, that the surrogates know."""
-NUMERIC = {
-    "rbv2_rpart": ("cp", "maxdepth", "minbucket", "minsplit", "trainsize", "repl"),
-    "rbv2_xgboost": (
-        "nrounds",
-        "eta",
-        "gamma",
-        "lambda",
-        "alpha",
-        "subsample",
-        "max_depth",
-        "min_child_weight",
-        "colsample_bytree",
-        "colsample_bylevel",
-        "rate_drop",
-        "skip_drop",
-        "trainsize",
-        "repl",
+"""Of the data, that the surrogates of boosting and trees know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A kind of model, as YAHPO has it.
+
+    Attributes:
+        steps: of a whole training.
+        dataset: the parameter that names the data set.
+        fidelity: the parameter that a step changes; an epoch, or a share of the data.
+        score: the place of the accuracy among what the surrogate predicts.
+        numeric: the columns of `x_cont`.
+        choices: the columns of `x_cat`.
+
+    """
+
+    steps: int
+    dataset: str
+    fidelity: str
+    score: int
+    numeric: tuple[str, ...]
+    choices: tuple[str, ...]
+
+
+SCENARIOS = {
+    "rbv2_rpart": Scenario(
+        steps=27,
+        dataset="task_id",
+        fidelity="trainsize",
+        score=0,
+        numeric=("cp", "maxdepth", "minbucket", "minsplit", "trainsize", "repl"),
+        choices=("task_id", "num.impute.selected.cpo"),
+    ),
+    "rbv2_xgboost": Scenario(
+        steps=27,
+        dataset="task_id",
+        fidelity="trainsize",
+        score=0,
+        numeric=(
+            "nrounds",
+            "eta",
+            "gamma",
+            "lambda",
+            "alpha",
+            "subsample",
+            "max_depth",
+            "min_child_weight",
+            "colsample_bytree",
+            "colsample_bylevel",
+            "rate_drop",
+            "skip_drop",
+            "trainsize",
+            "repl",
+        ),
+        choices=("task_id", "booster", "num.impute.selected.cpo"),
+    ),
+    "lcbench": Scenario(
+        steps=52,
+        dataset="OpenML_task_id",
+        fidelity="epoch",
+        score=1,
+        numeric=(
+            "epoch",
+            "batch_size",
+            "learning_rate",
+            "momentum",
+            "weight_decay",
+            "num_layers",
+            "max_units",
+            "max_dropout",
+        ),
+        choices=("OpenML_task_id",),
     ),
 }
-"""The columns of `x_cont`, told by the ranges that the models scale them by."""
-CHOICES = {
-    "rbv2_rpart": ("task_id", "num.impute.selected.cpo"),
-    "rbv2_xgboost": ("task_id", "booster", "num.impute.selected.cpo"),
-}
-"""The columns of `x_cat`, told by the sizes of their embeddings."""
 REPLICATION = 10
 EACH = 6
 """So many tasks of a scenario to tune on, and as many to report."""
@@ -65,10 +116,12 @@ def tasks(*, reporting: bool) -> list[str]:
     once and for all.
     """
     found = []
-    for scenario in NUMERIC if folder() else ():
-        names = sorted(
-            name for name in _read(scenario, "encoding.json")["task_id"] if name.isdigit()
-        )
+    where = folder()
+    for scenario, about in SCENARIOS.items():
+        if where is None or not (where / scenario).is_dir():
+            continue
+        codes = _read(scenario, "encoding.json")[about.dataset]
+        names = sorted(name for name in codes if name.isdigit())
         random.Random(1).shuffle(names)
         found += [
             f"{scenario}:{name}" for name in (names[20 : 20 + EACH] if reporting else names[:EACH])
@@ -81,16 +134,15 @@ class Yahpo(Surrogate):
 
     def __init__(self, scenario: str, dataset: str) -> None:
         written = _read(scenario, "config_space.json")
-        self._scenario = scenario
+        self._scenario, self._about = scenario, SCENARIOS[scenario]
         self._codes = _read(scenario, "encoding.json")
-        self._fixed = {"repl": REPLICATION, "task_id": dataset}
+        self._fixed = {"repl": REPLICATION, self._about.dataset: dataset}
         self._conditions = {
             c["child"]: (c["parent"], c.get("values", [c.get("value")]))
             for c in written["conditions"]
         }
-        free = (
-            p for p in written["hyperparameters"] if p["name"] not in (*self._fixed, "trainsize")
-        )
+        given = (*self._fixed, self._about.fidelity)
+        free = (p for p in written["hyperparameters"] if p["name"] not in given)
         space = {_plain(p["name"]): _form(p) for p in free}
         super().__init__(
             Spec.parse(
@@ -101,7 +153,7 @@ class Yahpo(Surrogate):
                     "mode": "max",
                     "space": space,
                     "trials": 1,
-                    "max_steps": STEPS,
+                    "max_steps": self._about.steps,
                     "search": "random",
                 }
             )
@@ -110,19 +162,24 @@ class Yahpo(Surrogate):
 
     def curve(self, config: Config) -> Curve:
         """See Surrogate. What is inactive counts as 0, as YAHPO has it."""
-        numbers = np.zeros((STEPS, len(NUMERIC[self._scenario])), np.float32)
-        for column, name in enumerate(NUMERIC[self._scenario]):
-            if name == "trainsize":
-                numbers[:, column] = np.maximum(np.arange(1, STEPS + 1) / STEPS, LEAST)
+        about = self._about
+        numbers = np.zeros((about.steps, len(about.numeric)), np.float32)
+        for column, name in enumerate(about.numeric):
+            if name == about.fidelity:
+                numbers[:, column] = self._fidelities()
             elif self._active(name, config):
                 numbers[:, column] = self._value(name, config)
-        codes = [
-            self._codes[name][str(self._value(name, config))] for name in CHOICES[self._scenario]
-        ]
+        codes = [self._codes[name][str(self._value(name, config))] for name in about.choices]
         (rows,) = _session(self._scenario).run(
-            None, {"x_cat": np.array([codes] * STEPS, np.int32), "x_cont": numbers}
+            None, {"x_cat": np.array([codes] * about.steps, np.int32), "x_cont": numbers}
         )
-        return [float(row[0]) for row in rows], [1.0] * STEPS
+        return [float(row[about.score]) for row in rows], [1.0] * about.steps
+
+    def _fidelities(self) -> Any:
+        steps = np.arange(1, self._about.steps + 1)
+        if self._about.fidelity == "epoch":
+            return steps
+        return np.maximum(steps / self._about.steps, LEAST)
 
     def _value(self, name: str, config: Config) -> Any:
         return self._fixed[name] if name in self._fixed else config[_plain(name)]

@@ -26,8 +26,8 @@ from regrow.infra.clusters.folder import Folder
 from regrow.infra.clusters.kubernetes.engine import JobsEngine
 from regrow.infra.clusters.slurm import SlurmEngine
 from regrow.infra.clusters.ssh import SshEngine
-from regrow.infra.log.reading import survey
-from regrow.infra.state.experiments import prepare
+from regrow.infra.log.reading import replay, survey
+from regrow.infra.state.experiments import prepare, request_retry
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
@@ -89,15 +89,9 @@ class RunRequest:
 
 
 def joining(order: RunRequest, file: str) -> list[str]:
-    """Return the arguments of `regrow` with which an agent joins the experiment of `file`. Raises
-    UserError for what an agent that comes back would do again.
+    """Return the arguments of `regrow` with which an agent joins the experiment of `file`. They are
+    the same whenever it comes back, so what is to be done once is no part of them.
     """
-    if order.retry_failed:
-        again = order.places.command("join", order.spec.name, "--retry-failed")
-        raise UserError(
-            "--retry-failed: each agent that comes back would try failed trials again; type"
-            f" `{again}` on one machine"
-        )
     words = ["join", file, "--state", order.places.root, "--name", order.spec.name]
     words += ["--trials", str(order.trials)] if order.trials else []
     words += [word for change in order.changes for word in ("--set", change)]
@@ -145,6 +139,7 @@ class AgentRun:
             state=order.places.root,
             project=order.project,
             words=tuple(words),
+            ended=None if end is None else end.t,
         )
 
     def over(self, order: RunRequest, end: Closed | None) -> bool:
@@ -153,7 +148,14 @@ class AgentRun:
         """
         if end is None:
             return False
-        found = prepare(order.places, order.spec.name, order.spec, trials=order.trials, code=None)
+        found = prepare(
+            order.places,
+            order.spec.name,
+            order.spec,
+            trials=order.trials,
+            code=None,
+            retry_failed=order.retry_failed,
+        )
         return found.nothing_left
 
     def end_of(self, order: RunRequest) -> Closed | None:
@@ -162,11 +164,30 @@ class AgentRun:
         return last if isinstance(last, Closed) else None
 
     def submit(self, order: RunRequest, end: Closed | None = None) -> Submission:
-        """Start the agents that are missing; return what was submitted. `end`: see `end_of`."""
+        """Start the agents that are missing; return what was submitted. `end`: see `end_of`. Raises
+        UserError if failed trials are to be tried again while agents run the experiment.
+        """
         work = self.work(order, end)
+        if order.retry_failed:
+            self._request_retry(order)
         with Folder(self.cluster.name).alone(self.say):
             made: Submission = self.engine.submit(work, self.say)
         return made
+
+    def _request_retry(self, order: RunRequest) -> None:
+        """Have the first of the agents that leads try failed trials again. Raises as `submit`."""
+        name, store = order.spec.name, order.places.store(order.spec.name)
+        history = replay(store, name)
+        if history.closed is None and any(
+            one.there and one.experiment == name for one in self.engine.agents()
+        ):
+            stop = order.places.command("stop", name)
+            raise UserError(
+                f"--retry-failed: agents run {name} now; type this again when it has ended, or"
+                f" after `{stop}`"
+            )
+        if history.sessions:
+            request_retry(store, history.sessions)
 
     def done(self, submission: Submission) -> None:
         """Delete what would cost something after the experiment's end."""

@@ -4,5 +4,11 @@ from __future__ import annotations
 
 MOST = 2**53
 """Largest count of steps or bytes: up to it, floats and readers of JSON are exact."""
+LONGEST = 3_155_760_000.0
+"""Longest span that a user may write: 100 years, in seconds. Clocks and timers take no span that is
+much longer, and a moment that far from today is before `LAST_TIME`.
+"""
+MOST_HOURS = 1e9
+"""Most hours of a limit on how long something runs; as seconds they are below `MOST`."""
 LAST_TIME = 32_503_680_000.0
 """The year 3000, seconds since the epoch. A later time cannot be displayed."""

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from regrow.search.bounds import LONGEST
+
 _MINUTES, _HOURS, _DAYS = 60.0, 3600.0, 86400.0
 _UNITS = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
@@ -24,6 +26,14 @@ def seconds(value: Any) -> Any:
     if isinstance(value, str) and (m := re.fullmatch(_WRITTEN, value.lower())):
         return float(m[1]) * _UNITS[m[2]]
     return value
+
+
+def bounded(value: Any) -> Any:
+    """Return `seconds(value)`. Raises ValueError, with what to write, for more than 100 years."""
+    span = seconds(value)
+    if isinstance(span, int | float) and span > LONGEST:
+        raise ValueError("is longer than 100 years; write a shorter span, or leave it out")
+    return span
 
 
 def in_words(span: float) -> str:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from math import exp, lgamma
 
+from regrow.search.bounds import LONGEST
 from regrow.search.durations import in_words, seconds
 from regrow.search.errors import SpecError
 
@@ -94,7 +95,7 @@ class Canary:
         form = _SHARE.fullmatch(text)
         if form is not None and 0 < (share := float(form["share"]) / 100) < 1:
             span = seconds(form["span"]) if form["span"] else CANARY_SECONDS
-            if form["trial"] is None and isinstance(span, float) and span > 0:
+            if form["trial"] is None and isinstance(span, float) and 0 < span <= LONGEST:
                 return cls(share=share, seconds=span)
             if form["trial"] is not None and not form["span"] and of_a_trial:
                 return cls(share=share, trial=int(form["trial"]))

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regrow.infra.clusters.description import Market, Price, WithPrices
+from regrow.infra.machine.given_files import checked
 from regrow.tasks.errors import UserError
 
 _COLUMNS = ("InstanceType", "Region", "Price", "SpotPrice")
+_MOST_BYTES = 256 << 20
+"""Most bytes of a file; SkyPilot's catalogue of AWS has 10 MB."""
 
 
 class Prices:
@@ -42,7 +45,7 @@ class Prices:
 
     def _read(self, file: Path) -> None:
         try:
-            with file.open(newline="", encoding="utf-8") as lines:
+            with checked(file, _MOST_BYTES).open(newline="", encoding="utf-8") as lines:
                 rows = csv.DictReader(lines)
                 if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
                     raise UserError(
@@ -51,7 +54,7 @@ class Prices:
                     )
                 for row in rows:
                     self._take(row, f"{file}:{rows.line_num}")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise UserError(f"{file}: the prices cannot be read: {error}") from error
 
     def of(self, instance: str, region: str, market: Market) -> float | None:

@@ -13,15 +13,18 @@ import gzip
 import io
 import os
 import tarfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
+from regrow.infra.clusters import private
 from regrow.infra.machine.confidential import NEVER
 from regrow.tasks.errors import UserError
 
 MOST_BYTES = 1_000_000
 """A Secret may have 1 MiB in total."""
 _NAMED = 3
+Ignored = Callable[[Path], bool]
+"""Whether an ignore file leaves a path out."""
 
 
 def packed(
@@ -31,11 +34,12 @@ def packed(
     most: int = MOST_BYTES,
     of: str = "a Secret of Kubernetes",
 ) -> bytes:
-    """Return the folder's files as a tar.gz, except `left_out`, paths relative to it
-    (`confidential`). Raises UserError, naming the largest files, if the result has more than `most`
-    bytes, which `of` cannot have.
+    """Return the folder's files as a tar.gz, paths relative to it: all but what its ignore files
+    name, as Ray reads them, and `left_out` (`confidential`). Links to folders are not followed.
+    Raises UserError, naming the largest files, if the result has more than `most` bytes, which `of`
+    cannot have.
     """
-    files = sorted(_files(folder, {*left_out}))
+    files = sorted(_files(folder, {*left_out}, base=folder))
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped,
@@ -52,19 +56,30 @@ def packed(
         )
         raise UserError(
             f"{folder}: the project takes {len(data) / 1e6:.1f} MB, packed, and {of}"
-            f" {most / 1e6:.0f} MB at most; put data into a bucket, and what seldom changes into"
-            f" the image. Its largest files: {named}"
+            f" {most / 1e6:.0f} MB at most; name what is not needed in a .gitignore there, put data"
+            f" into a bucket, and what seldom changes into the image. Its largest files: {named}"
         )
     return data
 
 
-def _files(folder: Path, left_out: set[str]) -> Iterator[Path]:
-    def goes(path: Path, end: str = "") -> bool:
-        return path.relative_to(folder).as_posix() + end not in left_out
-
-    for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in {*folders} - NEVER if goes(Path(here, name), "/"))
-        yield from (path for name in names if (path := Path(here, name)).is_file() and goes(path))
+def _files(
+    folder: Path, left_out: Collection[str], *, base: Path, ignored: Sequence[Ignored] = ()
+) -> Iterator[Path]:
+    """Yield the files below `folder` that are sent. `left_out`: paths relative to `base`, those of
+    folders end with `/`. `ignored`: what the ignore files of the folders above leave out.
+    """
+    ignored = [*ignored, *private.ignored(folder)]
+    for path in folder.iterdir():
+        is_folder = path.is_dir()
+        name = path.relative_to(base).as_posix() + "/" * is_folder
+        if name in left_out or any(leaves_out(path) for leaves_out in ignored):
+            continue
+        if path.is_file():
+            yield path
+        elif path.name in NEVER or path.is_symlink() or not os.access(path, os.R_OK | os.X_OK):
+            continue
+        elif is_folder:
+            yield from _files(path, left_out, base=base, ignored=ignored)
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:

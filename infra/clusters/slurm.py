@@ -36,6 +36,14 @@ _LINES = 20
 """Lines of an element's output that are shown."""
 _FIELDS = ("%F", "%K", "%T", "%N", "%M", "%r", "%k")
 _MARK = "\x1f"
+_END_TIME = """
+# Slurm's commands are not in a container, so the agent finds its time limit in this variable, which
+# newer releases of Slurm set.
+[ -n "$SLURM_JOB_END_TIME" ] || export SLURM_JOB_END_TIME=$(
+  date +%s --date="$(SLURM_TIME_FORMAT=standard squeue --noheader --format=%e \\
+    --job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID")" 2>/dev/null
+)
+"""
 _BODY = """
 # An agent of the experiment. Near the end of its time, and when it is told to end, it leaves in
 # order: its trials save.
@@ -123,7 +131,8 @@ def script(
     lines += [line for key, value in cluster.env.items() for line in _export(key, value)]
     if cluster.setup:
         lines += ["set -e", *cluster.setup, "set +e"]
-    return "\n".join(lines) + _BODY.format(command=_command(cluster, words))
+    ends = "" if cluster.prefix is None else _END_TIME
+    return "\n".join(lines) + ends + _BODY.format(command=_command(cluster, words))
 
 
 def _signal_seconds(cluster: Slurm) -> int:
@@ -147,10 +156,8 @@ def _command(cluster: Slurm, words: Sequence[str]) -> str:
     if cluster.prefix is None:
         program = [cluster.python or sys.executable, "-m", "regrow"]
         return shlex.join([*program, *words])
-    # Slurm's commands are not in a container, so the agent cannot ask for the time limit.
-    walltime = [] if cluster.time is None else [f"--walltime={cluster.time:g}s"]
     program = [cluster.python, "-m", "regrow"] if cluster.python else ["regrow"]
-    return f"{cluster.prefix} {shlex.join([*program, *words, *walltime])}"
+    return f"{cluster.prefix} {shlex.join([*program, *words])}"
 
 
 class SlurmEngine:
@@ -277,11 +284,14 @@ class SlurmEngine:
         return Path(self.cluster.output or Path.cwd() / "slurm")
 
     def _queued(self, work: Work) -> Array | None:
-        """Return the array of an experiment that is in the queue; None if there is none."""
+        """Return the array of an experiment that is in the queue; None if there is none, or only
+        one whose elements leave as the experiment has ended.
+        """
         ours = [
             one
             for one in self._arrays.all()
             if (one.experiment, one.state) == (work.experiment, work.state)
+            and one.t > (work.ended or 0.0)
         ]
         there = {_job(element) for element in self.agents(*ours)} if ours else set()
         return next((one for one in reversed(ours) if one.job in there), None)

@@ -95,7 +95,7 @@ def _signals(tell: Tell, grace: float) -> Iterator[None]:
     def wait() -> None:
         if number := signals.get():
             told = "the worker process was told to end by others than regrow"
-            why = f"{told} ({signal.Signals(number).name}), as memory daemons do"
+            why = f"{told} ({signal.Signals(number).name}), as batch systems and memory daemons do"
             _call(tell, why, node=False)
             try:
                 signals.get(timeout=grace)

@@ -40,7 +40,7 @@ from regrow.search.spec.keys import UNLIMITED
 from regrow.search.spec.moments import epoch
 from regrow.search.spec.parts import Resources
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports.store import Missing, Store
+from regrow.tasks.ports.store import Missing, Store, created
 
 _UNTOLD = ("event", "serve")
 """Keys whose changes are not reported: the event of each run, and what the station serves."""
@@ -224,12 +224,36 @@ def carry_out_orders(store: Store, order: Callable[[int, TrialOrder], object]) -
         store.delete([key])
 
 
+def request_retry(store: Store, sessions: int) -> None:
+    """Ask the agents' next driver to try failed trials again. `sessions`: how many the experiment
+    has had; one that comes later carries the request out, once, whoever leads it.
+    """
+    created(store, f"{_RETRIES}{sessions:08d}", b"")
+
+
+def retry_requested(store: Store, name: str) -> bool:
+    """Return whether a request of `request_retry` waits for the next session. Deletes those that
+    were carried out. Raises Unavailable and CorruptLog.
+    """
+    if not (keys := store.list(_RETRIES)):
+        return False
+    openings = replay(store, name).openings
+    done = [
+        key
+        for key in keys
+        if any(one.retry_failed for one in openings[int(key.removeprefix(_RETRIES)) :])
+    ]
+    store.delete(done)
+    return len(done) < len(keys)
+
+
 class _Order(msgspec.Struct, frozen=True):
     trials: tuple[int, ...]
     what: TrialOrder
 
 
 _ORDERS = "control/trials-"
+_RETRIES = "control/retry-failed-"
 
 
 def prepare(

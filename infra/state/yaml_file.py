@@ -9,11 +9,15 @@ from typing import Any
 
 import yaml
 
+from regrow.infra.machine.given_files import checked
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
 
 MOST_VALUES = 1_000_000
 """Most values in a file. A few lines of anchors within anchors can expand to billions."""
+
+_MOST_BYTES = 16 << 20
+"""Most bytes of a file: the reader takes some 10 s for them."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -183,7 +187,7 @@ def read_map(path: Path, what: str, see: str) -> dict[str, Any]:
     Raises UserError for a file that cannot be read or is not YAML.
     """
     try:
-        data = _loaded(path.read_text(encoding="utf-8"))
+        data = _loaded(checked(path, _MOST_BYTES).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
             f"{path}: there is no such file; give the path of the {what}'s YAML file"

@@ -14,6 +14,7 @@ from regrow.cli import options
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import option, take_gpus, with_limits
 from regrow.infra.state.places import Places
+from regrow.search.bounds import LONGEST
 from regrow.search.durations import seconds
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
@@ -182,6 +183,8 @@ def _walltime(text: str) -> float:
     found = seconds(text)
     if not isinstance(found, float):
         raise UserError(f"--walltime {text!r}: write a duration, as 90min or 4h")
+    if found > LONGEST:
+        raise UserError(f"--walltime {text!r}: is longer than 100 years; leave it out")
     if found < LEAST_SECONDS:
         raise UserError(
             f"--walltime {text!r}: an agent leaves {ENDS_SECONDS:g} s before its machine ends, and"

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from regrow.search import samplers, schedulers
+from regrow.search.bounds import LONGEST
 from regrow.search.constraints import Constraint
 from regrow.search.curve import Score
 from regrow.search.endings import Ending
@@ -233,7 +234,7 @@ class Keys(parts.Part):
     space multiplied: `{batch_size: 0.5}`. Values stay within the space.
     """
     checkpoint: SavingField = parts.Checkpointing()
-    lease: Annotated[parts.Number, Field(ge=3)] = 30
+    lease: Annotated[parts.Number, Field(ge=3, le=LONGEST)] = 30
     """Seconds without a message after which an attempt counts as lost; it sends one each second."""
     stall: Annotated[parts.Seconds, Field(gt=0)] | None = None
     """An attempt that reports nothing for this long hangs and is retried: seconds, or "10min",

@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from regrow.search.bounds import LAST_TIME
-from regrow.search.durations import seconds
+from regrow.search.durations import bounded
 
 _WRITTEN = re.compile(r"(?P<time>\S+(?: \d\S*)?)(?:\s+|\[)(?P<zone>[A-Za-z][\w+/-]*)\]?")
 """A time, then the name of a time zone."""
@@ -22,13 +22,13 @@ def moment(value: Any) -> Any:
     """Return a span in seconds, or a time in ISO 8601 with its offset from UTC.
 
     A time without a zone is one of this machine's time zone. Raises ValueError, with what to write,
-    for a time that cannot be read, that a clock never shows, or that shows twice.
+    for a time that cannot be read, that a clock never shows or shows twice, or too far away.
     """
-    span = seconds(value)
+    span = bounded(value)
     if isinstance(span, int | float) and not isinstance(span, bool):
         return float(span)
     if isinstance(value, timedelta):
-        return value.total_seconds()
+        return bounded(value.total_seconds())
     if isinstance(value, datetime):
         return _zoned(value)
     text, zone = str(value).strip(), None  # a date of YAML's becomes text again
@@ -63,7 +63,10 @@ def epoch(moment: float | str, created: float) -> float:
 
 def _zoned(time: datetime) -> str:
     """Return a time with its offset, as text. Raises ValueError."""
-    first, second = (time.replace(fold=fold).astimezone() for fold in (0, 1))
+    try:
+        first, second = (time.replace(fold=fold).astimezone() for fold in (0, 1))
+    except (ValueError, OverflowError):  # the first and the last days that a calendar has
+        raise ValueError(f"is too far away; {_FORMS}") from None
     if time.tzinfo is not None:
         first, second = (time.replace(fold=fold) for fold in (0, 1))
     if first.utcoffset() != second.utcoffset():

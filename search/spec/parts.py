@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -23,8 +24,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from regrow.search.bounds import MOST
-from regrow.search.durations import Span, seconds
+from regrow.search.bounds import LONGEST, MOST, MOST_HOURS
+from regrow.search.durations import Span, bounded
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode, sign_of
 from regrow.search.needs import Bundle, Needs, Shape
@@ -48,8 +49,9 @@ _UNITS = {
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 """Form of an experiment's name."""
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Seconds = Annotated[Number, BeforeValidator(seconds, json_schema_input_type=Span)]
+Seconds = Annotated[Number, BeforeValidator(bounded, json_schema_input_type=Span)]
 """A number, or text such as "10min"."""
+Hours = Annotated[Number, Field(gt=0, le=MOST_HOURS)]
 Deadline = Annotated[
     Annotated[float, Field(gt=0)] | str,
     BeforeValidator(moment, json_schema_input_type=Span | str),
@@ -144,12 +146,37 @@ asks for.
 """
 
 
+_LEAST = 0.0001
+"""The least amount of a resource that Ray takes."""
+
+
+def _coarse(amount: float) -> float:
+    """Return an amount that Ray takes. Raises ValueError, with what to write, for a finer one."""
+    if 0 < amount < _LEAST:
+        raise ValueError(f"is finer than Ray divides resources; write {_LEAST} or more")
+    return amount
+
+
+def _whole_gpus(amount: float) -> float:
+    """Return a number of GPUs that Ray takes. Raises ValueError for 1.5."""
+    if amount > 1 and amount != int(amount):
+        raise ValueError(
+            "is more than one GPU and not whole, which no trial can have; write"
+            f" {int(amount)} or {int(amount) + 1}"
+        )
+    return amount
+
+
+Amount = Annotated[Number, AfterValidator(_coarse)]
+"""An amount of one of Ray's resources."""
+
+
 class Bundled(Part):
     """Resources in one piece, on one node."""
 
-    cpu: Annotated[Number, Field(ge=0)] = 1
+    cpu: Annotated[Amount, Field(ge=0)] = 1
     """CPUs."""
-    gpu: Annotated[Number, Field(ge=0)] | Literal["auto"] = 0.0
+    gpu: Annotated[Amount, Field(ge=0), AfterValidator(_whole_gpus)] | Literal["auto"] = 0.0
     """GPUs; a fraction shares one. `auto`: one if the cluster has some when a session starts, else
     none.
     """
@@ -157,7 +184,7 @@ class Bundled(Part):
     """The type of the GPU, by Ray's name: A100, H100, T4. None: any."""
     memory: Bytes = 0
     """Bytes, or text such as "2GiB"; 0 means not limited."""
-    custom: dict[str, Annotated[Number, Field(gt=0)]] = {}
+    custom: dict[str, Annotated[Amount, Field(gt=0)]] = {}
     """Custom Ray resources by name."""
 
     @property
@@ -349,7 +376,7 @@ class Checkpointing(Part):
     """
     every_steps: Annotated[Count, Field(ge=1)] | None = None
     """Every this many steps. With none of the three given: at every step."""
-    every_seconds: Annotated[Number, Field(gt=0)] | None = None
+    every_seconds: Annotated[Number, Field(gt=0, le=LONGEST)] | None = None
     """At the first report after this many seconds since the last checkpoint."""
     keep_last: Annotated[Count, Field(ge=1)] = 2
     """How many of a trial's latest checkpoints are kept."""
@@ -428,7 +455,7 @@ class StopTrial(Part):
 
     target: Number | None = None
     """The trial's objective reached this value."""
-    hours: Annotated[Number, Field(gt=0)] | None = None
+    hours: Hours | None = None
     """It ran for this long, all its attempts together: it ends at its next report, or soon after if
     none comes.
     """
@@ -463,7 +490,7 @@ class Stop(Part):
 
     target: Number | None = None
     """The first metric reached this value (at a step that meets all constraints)."""
-    hours: Annotated[Number, Field(gt=0)] | None = None
+    hours: Hours | None = None
     """The experiment ran for this long, over all its sessions; the time between them does not
     count.
     """
@@ -530,7 +557,7 @@ class Training(Part):
     """Full trainings: this many times `max_steps` steps, which all trials share."""
     steps: Annotated[Count, Field(ge=1)] | None = None
     """Steps of all trials together. A step that is done again after a loss counts once."""
-    hours: Annotated[Number, Field(gt=0)] | None = None
+    hours: Hours | None = None
     """Hours that the experiment runs, over all its sessions, however many trials run at a time; the
     time between sessions does not count.
     """

@@ -100,6 +100,21 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_named(refused: Refused) -> N
     assert refused("run", "s.yaml") == f"s.yaml: is a folder; {advice}"
 
 
+def test_what_has_no_end_is_not_read(refused: Refused) -> None:
+    advice = "write it to a file, and name that"
+    os.mkfifo("s.yaml")
+    assert refused("run", "s.yaml") == f"s.yaml: is a pipe, not a file; {advice}"
+    assert (
+        refused("cluster", "check", "/dev/zero") == f"/dev/zero: is a device, not a file; {advice}"
+    )
+    Path("x.yaml").write_text(TEXT + "max_steps: 3\n")
+    told = refused("simulate", "x.yaml", "--table", "s.yaml")
+    assert told == f"s.yaml: is a pipe, not a file; {advice}"
+    with Path("big.yaml").open("wb") as file:
+        file.truncate(17 << 20)  # without a block on the disk
+    assert refused("run", "big.yaml").startswith("big.yaml: has 17,825,792 bytes; at most ")
+
+
 @pytest.mark.skipif(
     os.geteuid() == 0,
     reason="root may read everything; as another user: tests/system/test_bad_input.py",

@@ -31,6 +31,7 @@ METRIC = "write a name, or a list of {name: ..., mode: ...}"
 CHOSEN = "write NAME or {NAME: {option: value}}"
 WHOLE = "is not a whole number; write a whole number"
 SOMETHING = "give cpu, gpu, memory or custom"
+FAR = 'stop.deadline: "{}": is too far away; write a time, such as 2026-12-04T08:00 (of this machine\'s time zone), "2026-12-04T08:00 Europe/Berlin" or 2026-12-04T08:00+01:00, or a span from the creation, such as 8h'
 SECRET = "looks like a secret, which would be stored; write `{}: null`, which forwards it from your environment"
 
 
@@ -182,6 +183,22 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
             {"resources": {"cpu": 0}},
             "resources.cpu: 0.0: a trial that needs nothing fits any number of times; give cpu, or concurrency",
         ),
+        # amounts that Ray has no form for
+        *(
+            (
+                {"resources": {kind: 1e-5}},
+                f"resources.{kind}: 1e-05: is finer than Ray divides resources; write 0.0001 or more",
+            )
+            for kind in ("cpu", "gpu")
+        ),
+        (
+            {"resources": {"custom": {"a": 1e-300}}},
+            "resources.custom.a: 1e-300: is finer than Ray divides resources; write 0.0001 or more",
+        ),
+        (
+            {"resources": {"children": {"gpu": 1.5}}},
+            "resources.children.gpu: 1.5: is more than one GPU and not whole, which no trial can have; write 1 or 2",
+        ),
         # workers, children
         ({"resources": {"workers": 0}}, "resources.workers: 0: is below 1; write 1 or more"),
         (
@@ -277,6 +294,22 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
             'stop.hours: "1e-3": is text, not a number; write 1.0e-3, without quotes',
         ),
         ({"stop": {"hours": 0}}, "stop.hours: 0: is not above 0; write a number above 0"),
+        # spans and moments that no clock has
+        *(
+            (change, f"{key}: is longer than 100 years; write a shorter span, or leave it out")
+            for change, key in (
+                ({"stop": {"deadline": 1e300}}, "stop.deadline: 1e+300"),
+                ({"stop": {"deadline": "99999999999d"}}, 'stop.deadline: "99999999999d"'),
+                ({"market": {"first": "spot", "deadline": 1e10}}, "market.deadline: 10000000000.0"),
+                ({"market": {"first": "spot", "after": "9999999h"}}, 'market.after: "9999999h"'),
+                ({"stall": 1e300}, "stall: 1e+300"),
+                ({"when": {"every": 1e300}}, "when.every: 1e+300"),
+            )
+        ),
+        ({"lease": 1e300}, "lease: 1e+300: is above 3.15576e+09; write 3.15576e+09 or less"),
+        ({"stop": {"hours": 1e306}}, "stop.hours: 1e+306: is above 1e+09; write 1e+09 or less"),
+        ({"stop": {"deadline": "9999-12-31T23:59"}}, FAR.format("9999-12-31T23:59")),
+        ({"stop": {"deadline": "0001-01-01T00:00+14:00"}}, FAR.format("0001-01-01T00:00+14:00")),
         (
             {"stop": 1},
             "stop: 1: is not a map; its keys are: target, hours, dollars, deadline, plateau, trials, failures, all, trial",

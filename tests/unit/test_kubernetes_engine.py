@@ -11,6 +11,7 @@ import shutil
 import sys
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 
 from regrow.cli.app import app
 from regrow.flows.agents import in_words
-from regrow.infra.clusters import project
+from regrow.infra.clusters import private, project
 from regrow.infra.clusters.agents import Work
 from regrow.infra.clusters.kubernetes import engine as under_test
 from regrow.infra.clusters.kubernetes.engine import JobsEngine
@@ -339,12 +340,37 @@ def test_a_project_is_the_same_bytes_on_every_machine(tmp_path: Path) -> None:
         assert {info.name: info.mode for info in tar} == {"run.sh": 0o755, "src/train.py": 0o644}
 
 
+def test_a_project_has_what_ray_packs_for_machines_over_ssh(tmp_path: Path) -> None:
+    for name, text in {
+        "train.py": "",
+        ".gitignore": "*.bin\n/data/\n!small.bin\nruns\n",
+        "large.bin": "",
+        "small.bin": "",
+        "data/table.csv": "",
+        "runs/1/log": "",
+        "src/.gitignore": "made.py\n",
+        "src/made.py": "",
+        "src/data/model.py": "",
+        "made.py": "",
+        ".rayignore": "notes\n",
+        "notes": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with zipfile.ZipFile(io.BytesIO(private.packed(tmp_path, []))) as zipped:
+        sent = {one for one in zipped.namelist() if not one.endswith("/")}
+    assert sent >= {"train.py", "small.bin", "made.py", "src/data/model.py"}
+    assert sent.isdisjoint({"large.bin", "data/table.csv", "runs/1/log", "src/made.py", "notes"})
+    with tarfile.open(fileobj=io.BytesIO(project.packed(tmp_path))) as tar:
+        assert {*tar.getnames()} == sent
+
+
 def test_a_project_that_is_too_large_for_a_secret_is_told_by_its_largest_files(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "data.bin").write_bytes(random.Random(0).randbytes(1_200_000))
     with pytest.raises(
         UserError,
-        match=r"1 MB at most; put data into a bucket.*Its largest files: data.bin \(\d\.\d MB\)$",
+        match=r"1 MB at most; name .* in a .gitignore there, .*Its largest files: data.bin \(\d\.\d MB\)$",
     ):
         project.packed(tmp_path)

@@ -42,6 +42,7 @@ RAY = {
     "ray.scripts.scripts:get_ray_client_dependency_error()": "a process more on a leader's machine, 90 MB, and a second leader there finds its port taken",
     "ray._private.services:resolve_ip_for_localhost(host)": "agents on one machine without a network do not find each other",
     "ray._private.runtime_env.packaging:create_package(module_path, target_path, include_gitignore, excludes, logger)": "no project is sent to machines over SSH",
+    "ray._private.runtime_env.packaging:get_excludes_from_ignore_files(path, include_gitignore, logger)": "no project is sent to machines of a cloud, nor to Kubernetes",
     "ray._raylet:persist_port": "a dashboard's agent runs, 80 MB and 2 s longer until a local cluster is there",
     "ray._raylet:METRICS_AGENT_PORT_NAME": "the same",
     "ray._raylet:METRICS_EXPORT_PORT_NAME": "the same",

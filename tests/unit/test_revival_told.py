@@ -16,11 +16,12 @@ import pytest
 from regrow.flows.coordinator.claim import Opening, claimed
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.flows.session import SESSION, Session, handed_over
+from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events
 from regrow.infra.mlflow.parent_run import NOTE_TAG
 from regrow.infra.mlflow.trial_runs import Runs
 from regrow.infra.prefect.events import PrefectEvents
-from regrow.infra.state.experiments import prepare
+from regrow.infra.state.experiments import prepare, request_retry, retry_requested
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Ended, Opened, Revived, encode
 from regrow.search.history import History
@@ -47,8 +48,6 @@ def fold(events: list[AnyEvent]) -> History:
 
 
 def into(places: Places, events: list[AnyEvent]) -> None:
-    from regrow.infra.log.log import Log
-
     log = Log.open(places.store("simulated"))
     log.claim([encode(event) for event in events])
 
@@ -118,6 +117,20 @@ def test_without_failed_trials_the_wish_leaves_a_finished_experiment_alone(place
     assert (found.nothing_left, found.failed) == (True, 0)
 
 
+def test_a_request_to_agents_is_carried_out_by_one_session(places: Places) -> None:
+    store = places.store("simulated")
+    into(places, BROKEN.events)
+    assert not retry_requested(store, "simulated")
+    request_retry(store, BROKEN.history.sessions)
+    request_retry(store, BROKEN.history.sessions)  # the command was typed twice
+    assert retry_requested(store, "simulated")
+    assert retry_requested(store, "simulated"), "a driver was lost before it opened its session"
+    Log.open(store).claim([encode(event) for event in MENDED.events[len(BROKEN.events) :]])
+    assert not retry_requested(store, "simulated")
+    request_retry(store, MENDED.history.sessions)
+    assert retry_requested(store, "simulated")
+
+
 def test_one_that_gave_up_early_goes_on_with_those_that_were_never_proposed(places: Places) -> None:
     run = failing(simulated(schedule="fifo", trials=9), *((number, 0) for number in range(5)))
     assert run.history.closing is not None
@@ -141,8 +154,6 @@ def test_a_coordinator_that_comes_back_does_not_wish_again() -> None:
             retry_failed=True,
         )
         return claimed(store, opening, driver)
-
-    from regrow.infra.log.log import Log
 
     Log.open(store).claim([encode(event) for event in BROKEN.events])
     asyncio.run(session("one"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from regrow.flows.agents import AgentRun, RunRequest, in_words
-from regrow.infra.clusters.agents import Agent
+from regrow.infra.clusters.agents import Agent, Work
 from regrow.infra.clusters.description import Cluster, Slurm
 from regrow.infra.clusters.slurm import SlurmEngine, script
 from regrow.infra.machine.walltime import ends
@@ -118,7 +119,7 @@ def test_the_file_for_sbatch_has_all_options_and_no_value_of_a_variable(
         "source venv/bin/activate",
         "set +e",
     ]
-    agent = "regrow join '/home/me/my work/sweep.yaml' --state /shared/state --walltime=90s &"
+    agent = "regrow join '/home/me/my work/sweep.yaml' --state /shared/state &"
     assert f"apptainer exec image.sif {agent}" in lines
     assert "secret-7" not in text
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
@@ -127,16 +128,13 @@ def test_the_file_for_sbatch_has_all_options_and_no_value_of_a_variable(
 def test_without_further_keys_this_installation_runs_and_slurm_tells_the_time_limit() -> None:
     text = written(parsed(python="/opt/venv/bin/python"))
     assert "\n/opt/venv/bin/python -m regrow join '/home/me/my work/sweep.yaml'" in text
-    assert "--walltime" not in text
     assert "--signal=B:USR1@120\n" in text
     assert ends({"SLURM_JOB_ID": "1", "SLURM_JOB_END_TIME": "1900000000"}) == 1900000000.0
     assert ends({}) is None
     assert ends({"SLURM_JOB_ID": "1", "PATH": "/nowhere"}) is None
 
 
-def test_a_machine_without_slurm_and_an_option_that_agents_do_not_have_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGROW_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -150,12 +148,60 @@ def test_a_machine_without_slurm_and_an_option_that_agents_do_not_have_are_told(
     with pytest.raises(UserError, match=r"no command sbatch here: .* login node; `regrow cluster"):
         run.submit(order)
     assert slurm.submissions() == []
-    again = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places, retry_failed=True)
-    with pytest.raises(UserError, match=r"--retry-failed: .*`regrow join a --retry-failed"):
-        run.submit(again)
     typed = "regrow run a.yaml --on slurm.yaml"
     assert run.again("a.yaml", Places.at(None)) == typed
     assert run.again("a.yaml", places) == f"{typed} --state {places.root}"
+
+
+def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_array_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = f"cat {tmp_path}/queue"
+    for name, does in {
+        "squeue": queue,
+        "sbatch": f"""id=$(($({queue} | wc -l) + 1))
+            grep '^#SBATCH --comment' "$3" | sed "s/.*=/$id\x1f1\x1fRUNNING\x1fn1\x1f1\x1f\x1f/" \
+                >> {tmp_path}/queue
+            echo $id""",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "queue").touch()
+    monkeypatch.setenv("REGROW_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    slurm = SlurmEngine(parsed())
+    work = Work(experiment="a", state="/s", project=tmp_path, words=("join", "a"))
+    first = slurm.submit(work, print)
+    assert slurm.submit(work, print) == first
+    ended = dataclasses.replace(work, ended=first.t + 0.001)
+    second = slurm.submit(ended, print)
+    assert (first.job, second.job) == ("1", "2")
+    assert slurm.submit(ended, print) == second, "typed again before an agent has begun"
+
+
+@pytest.mark.parametrize(
+    ("told", "found"), [("2026-11-27T22:00:00", "1795816800"), ("N/A", "")], ids=["limit", "none"]
+)
+def test_an_agent_in_a_container_finds_the_time_limit_that_slurm_tells_the_script(
+    told: str, found: str, tmp_path: Path
+) -> None:
+    """Also one of less than two minutes, and one that Slurm set below that of the file."""
+    (tmp_path / "squeue").write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\necho {told}\n')
+    (tmp_path / "squeue").chmod(0o755)
+    text = written(parsed(prefix="env --unset=PATH", python="/bin/echo", time="90s"))
+    shown = text.replace("/bin/echo", "/bin/sh -c 'echo $SLURM_JOB_END_TIME'")
+    given = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "TZ": "UTC"}
+    path = f"{tmp_path}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["bash", "-c", shown],
+        env={**given, "PATH": path},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [found], done.stderr
+    assert "--job=7_2" in (tmp_path / "asked").read_text()
 
 
 def test_the_states_of_elements_are_told_with_the_reasons_for_which_they_wait() -> None:

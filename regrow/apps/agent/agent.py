@@ -40,7 +40,6 @@ class Agent:
         store: the experiment's store.
         agents: all agents, as last seen.
         pause: seconds between two looks at the state.
-        retry_failed: whether failed trials are to be tried again when it leads.
 
     """
 
@@ -57,7 +56,6 @@ class Agent:
         self.store = request.places.store(request.name)
         self.agents = Agents(self.store)
         self.pause = BUCKET_SECONDS if request.places.storage.shared else LOOK_SECONDS
-        self.retry_failed = request.retry_failed
         self._say = say
         self._failed = 0
         """How often Ray's node did not start, one time after the other."""

@@ -23,6 +23,7 @@ from regrow.infra.machine.supervised import Backoff, Supervised
 from regrow.infra.machine.versions import versions
 from regrow.infra.ray.own_node import OwnNode
 from regrow.infra.state.agents import AGENT, Head, Over, Term
+from regrow.infra.state.experiments import retry_requested
 from regrow.infra.state.places import AGAIN, CLUSTER
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports.store import Unavailable
@@ -47,6 +48,7 @@ def claim(agent: Agent, waited: float) -> Ended | None:
     if waited < turn:
         return None
     try:
+        again = retry_requested(agent.store, agent.request.name)
         number = agent.agents.claimed(Term(agent=agent.me.id, host=agent.me.host, t=time.time()))
     except RegrowError as error:
         agent.tell(f"waiting for the state: {error}")
@@ -54,10 +56,10 @@ def claim(agent: Agent, waited: float) -> Ended | None:
     agent.look(now=True)
     if number is None or agent.agents.term > number:  # it was claimed by an old view
         return None
-    return _lead(agent, number)
+    return _lead(agent, number, retry_failed=again)
 
 
-def _lead(agent: Agent, number: int) -> Ended | None:
+def _lead(agent: Agent, number: int, *, retry_failed: bool) -> Ended | None:
     """Lead a term. Returns as `claim`. Raises UserError if the experiment cannot be run here."""
     agent.tell(f"{agent.me.id} leads {agent.request.name} (term {number})")
     ports = agent.request.ports
@@ -71,7 +73,8 @@ def _lead(agent: Agent, number: int) -> Ended | None:
     with agent.agents.leading(number) as end:
         options = ["--head", f"--port={port}", "--include-dashboard=false"]
         node = agent.node(options, head)
-        driver = _driver(agent, head)  # it loads while the head starts
+        # it loads while the head starts
+        driver = _driver(agent, head, retry_failed=retry_failed)
         try:
             try:
                 node.wait(unless=lambda: agent.notices.why is not None)
@@ -154,7 +157,7 @@ def _drive(
             raise RegrowError(why)
         agent.tell(f"{why}; it is started again")
         time.sleep(pauses.after(time.monotonic() - began))
-        driver = _driver(agent, head)
+        driver = _driver(agent, head, retry_failed=retry_requested(agent.store, agent.request.name))
 
 
 def _hand_over(agent: Agent, driver: Supervised, why: str) -> Ended:
@@ -182,7 +185,7 @@ def _how_it_ended(agent: Agent) -> Over | None:
     return Over(why=why)
 
 
-def _driver(agent: Agent, head: Head) -> Supervised:
+def _driver(agent: Agent, head: Head, *, retry_failed: bool) -> Supervised:
     places, request = agent.request.places, agent.request
     environment = {
         **os.environ,
@@ -194,9 +197,8 @@ def _driver(agent: Agent, head: Head) -> Supervised:
         AGAIN: places.command("join", request.name, "--resume"),
     }
     command = [*tied.command("regrow"), *request.command]
-    if agent.retry_failed:
+    if retry_failed:
         command.append("--retry-failed")
-        agent.retry_failed = False  # else each leader after it would, too
     return Supervised.of(
         subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     )

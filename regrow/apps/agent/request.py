@@ -22,7 +22,7 @@ class Request:
         spec: its specification; None: it exists already.
         trials: another total of trials; None: the specification's.
         command: words of the command `regrow` with which a leader runs it.
-        retry_failed: whether failed trials are tried again, if this agent leads.
+        retry_failed: whether the next session tries failed trials again, whoever leads it.
         stopped: whether an experiment that was stopped by its user is continued.
         cpus: CPUs for trials; None: all that this process may use.
         labels: further labels of its node.

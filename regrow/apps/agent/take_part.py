@@ -15,11 +15,11 @@ from regrow.apps.agent.following import follow
 from regrow.apps.agent.leading import claim
 from regrow.apps.agent.notices import listening
 from regrow.apps.agent.request import Ended, Request, ended
-from regrow.infra.log.reading import survey
+from regrow.infra.log.reading import replay, survey
 from regrow.infra.machine import capacity
 from regrow.infra.ray.labels import MARKET_LABEL
 from regrow.infra.state.agents import Member
-from regrow.infra.state.experiments import prepare
+from regrow.infra.state.experiments import prepare, request_retry, retry_requested
 from regrow.search.events import Closed
 from regrow.tasks.errors import RegrowError
 
@@ -31,6 +31,9 @@ def take_part(request: Request, say: Callable[[str], None]) -> Ended:
     Raises UserError for what makes it impossible here, such as other versions than the leader's.
     """
     request.places.storage.prove()
+    store = request.places.store(request.name)
+    if request.retry_failed and (sessions := replay(store, request.name).sessions):
+        request_retry(store, sessions)
     if (over := _over_before(request, say)) is not None:
         return over
     here, nonce = request.address or reach.own_address(), secrets.token_hex(16)
@@ -88,7 +91,8 @@ def _over_before(request: Request, say: Callable[[str], None]) -> Ended | None:
     """Return how the experiment has ended; None if there is something to do. Shows settings that
     differ from those of the last session. Raises UserError or SpecError for what cannot be run.
     """
-    last = survey(request.places.store(request.name)).last
+    store = request.places.store(request.name)
+    last = survey(store).last
     if isinstance(last, Closed) and last.status == "stopped" and not request.stopped:
         why = f"{ended(request.name, last.status)} by its user; `--resume` continues it"
         return Ended(why=why, status=last.status)
@@ -100,7 +104,7 @@ def _over_before(request: Request, say: Callable[[str], None]) -> Ended | None:
         request.spec,
         trials=request.trials,
         code=None,
-        retry_failed=request.retry_failed,
+        retry_failed=retry_requested(store, request.name),
     )
     if found.nothing_left and isinstance(last, Closed):
         return Ended(why=ended(request.name, last.status), status=last.status)

@@ -15,12 +15,16 @@ from typing import IO
 
 import numpy as np
 
+from regrow.infra.machine.given_files import checked
 from regrow.search.planning.curves import Neighbours, RecordedCurve
 from regrow.search.planning.machines import Trace
 from regrow.search.space.domains import Choice, Constant, Float, Int, Json
 from regrow.search.spec import Spec
 from regrow.show.exports.files import as_written
 from regrow.tasks.errors import UserError
+
+_MOST_BYTES = 4 << 30
+"""Most bytes of a table or a trace."""
 
 
 class Table:
@@ -187,7 +191,7 @@ def read_trace(path: Path) -> Trace:
     each point. Raises UserError for a file of another form.
     """
     try:
-        trace = json.loads(path.read_text())
+        trace = json.loads(checked(path, _MOST_BYTES).read_text(encoding="utf-8"))
         counts = tuple(int(count) for count in trace["data"])
         found = Trace(counts=counts, gap_seconds=float(trace["metadata"]["gap_seconds"]))
         found.machines(1)  # raises
@@ -204,6 +208,7 @@ def read_trace(path: Path) -> Trace:
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[str]]:
     try:
+        checked(path, _MOST_BYTES)
         with (
             gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
         ) as file:
