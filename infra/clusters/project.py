@@ -1,10 +1,10 @@
 """The project's files for machines that get them at their start: a packed folder, always the same
-bytes. For Kubernetes it is small, and in a Secret.
+bytes. For Kubernetes it is small, and in a Secret; for machines of a cloud it is a part of what
+they get at their first start.
 
-Why a Secret: it is stored in Kubernetes itself, so it exists for each cluster that a RayJob starts,
-needs no package in the image, and gives only the head's pod something to read (workers get the
-files from Ray). Ray's own way, a `working_dir` in a bucket, needs smart_open and boto3 in the image
-and credentials on each node.
+Why a Secret: it is stored in Kubernetes itself, so each pod that a Job of agents starts, at any
+time, finds it; it needs no package in the image and no credentials. Ray's own way, a `working_dir`
+in a bucket, needs smart_open and boto3 in the image and credentials on each node.
 """
 
 from __future__ import annotations

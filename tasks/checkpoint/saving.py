@@ -10,7 +10,6 @@ is decided elsewhere, from the log.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import shutil
 import stat
@@ -38,7 +37,6 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Store, created
 from regrow.tasks.ports.uploads import File, Part
 
-_LOG = logging.getLogger("regrow.trial.checkpoints")
 PARALLEL = 16
 """Blobs transferred at a time."""
 
