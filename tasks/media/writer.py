@@ -67,31 +67,23 @@ class MediaWriter:
             except OSError as error:
                 self._refuse(name, "file", str(error))
                 return
-            total = sum(item.size for item in kept.values()) - (0 if old is None else old.size)
-            if size > MOST_BYTES:
-                why = f"it has {in_words(size)}, and {in_words(MOST_BYTES)} are the most"
-                self._refuse(name, "size", why)
-            elif old is None and len(kept) >= MOST_ITEMS:
-                self._refuse(
-                    name, "number", f"the trial has {MOST_ITEMS:,} items, which is the most"
-                )
-            elif total + size > MOST_TRIAL_BYTES:
-                why = f"all of the trial would have more than {in_words(MOST_TRIAL_BYTES)}"
-                self._refuse(name, "total", why)
-            else:
-                item = Item(
-                    trial=self._trial,
-                    attempt=self._attempt,
-                    count=self.count + 1,
-                    step=step,
-                    kind=content.kind,
-                    size=size,
-                    name=name,
-                    suffix=content.suffix,
-                )
-                if self._put(item, content, old):
-                    self.count += 1
-                    kept[name, step] = item
+            others = sum(item.size for item in kept.values()) - (0 if old is None else old.size)
+            if (limit := _broken(size, others, len(kept), new=old is None)) is not None:
+                self._refuse(name, *limit)
+                return
+            item = Item(
+                trial=self._trial,
+                attempt=self._attempt,
+                count=self.count + 1,
+                step=step,
+                kind=content.kind,
+                size=size,
+                name=name,
+                suffix=content.suffix,
+            )
+            if self._put(item, content, old):
+                self.count += 1
+                kept[name, step] = item
 
     def _known(self) -> dict[tuple[str, int], Item]:
         """Return the items that count, by name and step; at the first call those of the attempts
@@ -148,3 +140,16 @@ class MediaWriter:
         if reason not in self._refused:
             self._refused.add(reason)
             _LOG.warning("trial %d: media %s not kept: %s", self._trial, name, why)
+
+
+def _broken(size: int, others: int, count: int, *, new: bool) -> tuple[str, str] | None:
+    """Return the limit that an item of `size` bytes breaks beside the trial's `count` items, and
+    why; None for none. `others`: bytes of the items that stay. `new`: it replaces none.
+    """
+    if size > MOST_BYTES:
+        return "size", f"it has {in_words(size)}, and {in_words(MOST_BYTES)} are the most"
+    if new and count >= MOST_ITEMS:
+        return "number", f"the trial has {MOST_ITEMS:,} items, which is the most"
+    if others + size > MOST_TRIAL_BYTES:
+        return "total", f"all of the trial would have more than {in_words(MOST_TRIAL_BYTES)}"
+    return None
