@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -131,52 +131,56 @@ class Supervisor:
             raise UserError(
                 f"a station runs on {self._places.root} already; `regrow status` tells of it"
             )
-        with ExitStack() as stack:
-            stack.enter_context(lock)
+        with lock:
             killed = read_record(self._folder / "station.json")  # by a supervisor that was killed
             (self._folder / "station.json").unlink(missing_ok=True)
-            handle = stack.enter_context(
-                prefect_server.staying(self._places.prefect_home, host=host())
-            )
-            server = handle.server
-            numbers = ports(self._folder)
-            at = "127.0.0.1" if (where := host()) is None else addresses.names(where)[0]
-            pages = {name: f"http://{at}:{port}" for name, port in numbers.items()}
-            shown = server.ui_url if where is None else server.ui_url.replace("127.0.0.1", at)
-            pages["mlflow"] = os.environ.get("MLFLOW_TRACKING_URI") or pages["mlflow"]
-            known = read_record(self._folder / "parts.json")
-            self._environment = server.environment()
-            fixed = parts(self._places, self._environment, numbers, {**pages, "prefect": shown})
-            for part in (*fixed, *servers(self._places, self._environment)):
-                self._running.append(Running(part, self._folder))
-                self._running[-1].adopt(known.get(part.name, {}))
-            record.write(
-                self._folder / "parts.json", {one.part.name: _told(one) for one in self._running}
-            )
-            Station(
-                folder=self._folder,
-                pid=os.getpid(),
-                since=time.time(),
-                restarts=killed["restarts"] + 1 if "restarts" in killed else 0,
-                prefix=sys.prefix,
-                version=version("regrow"),
-                prefect_api=server.api_url,
-                prefect_url=shown,
-                mlflow_url=pages["mlflow"],
-                page_url=pages["page"],
-                s3=os.environ.get(S3),
-                ray=os.environ.get("RAY_ADDRESS") or None,
-            ).write()
-            try:
-                self._look_after()
-            finally:
-                for running in reversed(self._running):
-                    if running.process is not None:
-                        running.process.end(grace=running.part.grace)
-                for name in ("station.json", "parts.json", "ray.json"):
-                    (self._folder / name).unlink(missing_ok=True)
+            restarts = killed["restarts"] + 1 if "restarts" in killed else 0
+            with prefect_server.staying(self._places.prefect_home, host=host()) as handle:
+                self._begin(handle.server, restarts)
+                try:
+                    self._look_after()
+                finally:
+                    self._end_parts()
         if place := os.environ.get(S3):
             s3_server.stop(Path(place))
+
+    def _begin(self, server: prefect_server.PrefectServer, restarts: int) -> None:
+        """Adopt the parts that still run, and tell where the station's servers are."""
+        numbers = ports(self._folder)
+        at = "127.0.0.1" if (where := host()) is None else addresses.names(where)[0]
+        pages = {name: f"http://{at}:{port}" for name, port in numbers.items()}
+        shown = server.ui_url if where is None else server.ui_url.replace("127.0.0.1", at)
+        pages["mlflow"] = os.environ.get("MLFLOW_TRACKING_URI") or pages["mlflow"]
+        known = read_record(self._folder / "parts.json")
+        self._environment = server.environment()
+        fixed = parts(self._places, self._environment, numbers, {**pages, "prefect": shown})
+        for part in (*fixed, *servers(self._places, self._environment)):
+            self._running.append(Running(part, self._folder))
+            self._running[-1].adopt(known.get(part.name, {}))
+        record.write(
+            self._folder / "parts.json", {one.part.name: _told(one) for one in self._running}
+        )
+        Station(
+            folder=self._folder,
+            pid=os.getpid(),
+            since=time.time(),
+            restarts=restarts,
+            prefix=sys.prefix,
+            version=version("regrow"),
+            prefect_api=server.api_url,
+            prefect_url=shown,
+            mlflow_url=pages["mlflow"],
+            page_url=pages["page"],
+            s3=os.environ.get(S3),
+            ray=os.environ.get("RAY_ADDRESS") or None,
+        ).write()
+
+    def _end_parts(self) -> None:
+        for running in reversed(self._running):
+            if running.process is not None:
+                running.process.end(grace=running.part.grace)
+        for name in ("station.json", "parts.json", "ray.json"):
+            (self._folder / name).unlink(missing_ok=True)
 
     def _look_after(self) -> None:
         told: Mapping[str, object] = {}
