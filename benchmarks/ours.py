@@ -62,7 +62,8 @@ class Regrow:
         trials = AUTO_TRIALS if search == "auto" else TRIALS
         changes: dict[str, Any] = {"search": search, "schedule": schedule, "seed": seed}
         if limit == "budget":
-            trials, changes["budget"] = UNLIMITED, curves.trainings
+            trials = UNLIMITED
+            changes |= {"budget": curves.trainings, "trials": None}
         else:
             trials = math.ceil(curves.trainings) if limit == "trials" else trials
             changes["trials"] = trials
