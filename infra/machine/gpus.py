@@ -17,6 +17,7 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.process.disk import size
 from regrow.tasks.process.gpus import DEVICES
 
+ROCR, HIP = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 _ID = re.compile(r"\d{1,3}|(GPU|MIG)-[0-9a-zA-Z/-]{4,80}")
 
 
@@ -84,6 +85,17 @@ def setting(gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) ->
         return given if "MIG-" in given else None
     sliced = any(gpu.id.startswith("MIG-") for gpu in mine)
     return ",".join(gpu.id for gpu in mine) if sliced or len(mine) < len(gpus) else None
+
+
+def as_ray_reads(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which Ray finds AMD's GPUs: Slurm names those of a job in
+    ROCR_VISIBLE_DEVICES, with which Ray (2.60) refuses to start unless HIP_VISIBLE_DEVICES, by
+    which it names the GPUs of each worker, is set, too.
+    """
+    found = dict(environment)
+    if HIP not in found and ROCR in found:
+        found[HIP] = found.pop(ROCR)
+    return found
 
 
 def in_use(gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> list[str]:

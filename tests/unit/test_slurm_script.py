@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
+from tests.system.hosts import await_
 
 LEAST: dict[str, Any] = {"name": "lab", "on": "slurm", "agents": 4}
 
@@ -178,6 +180,30 @@ def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_ar
     second = slurm.submit(ended, print)
     assert (first.job, second.job) == ("1", "2")
     assert slurm.submit(ended, print) == second, "typed again before an agent has begun"
+
+
+@pytest.mark.parametrize(
+    ("number", "asked"), [(signal.SIGUSR1, "requeue 7_2\n"), (signal.SIGTERM, "")]
+)
+def test_an_element_whose_container_ends_by_the_signal_comes_back_unless_it_was_told_to_end(
+    number: int, asked: str, tmp_path: Path
+) -> None:
+    for name, does in {
+        "box": f"touch {tmp_path}/begun; exec sleep 60",
+        "scontrol": f'echo "$*" >> {tmp_path}/asked',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "asked").touch()
+    given = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_END_TIME": "1"}
+    path = f"{tmp_path}:/usr/bin:/bin"
+    element = subprocess.Popen(
+        ["bash", "-c", written(parsed(prefix="box"))], env={**given, "PATH": path}
+    )
+    await_((tmp_path / "begun").exists, "its container")
+    element.send_signal(number)
+    element.wait(60)
+    assert (tmp_path / "asked").read_text() == asked
 
 
 @pytest.mark.parametrize(
