@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -87,15 +87,13 @@ def setting(gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) ->
     return ",".join(gpu.id for gpu in mine) if sliced or len(mine) < len(gpus) else None
 
 
-def as_ray_reads(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Ray finds AMD's GPUs: Slurm names those of a job in
-    ROCR_VISIBLE_DEVICES, with which Ray (2.60) refuses to start unless HIP_VISIBLE_DEVICES, by
-    which it names the GPUs of each worker, is set, too.
+def as_ray_reads(environment: MutableMapping[str, str]) -> None:
+    """Change an environment so that Ray finds AMD's GPUs: Slurm names those of a job in
+    ROCR_VISIBLE_DEVICES, with which Ray (2.60) cannot even be imported where it finds some, unless
+    HIP_VISIBLE_DEVICES, by which it names the GPUs of each worker, is set, too.
     """
-    found = dict(environment)
-    if HIP not in found and ROCR in found:
-        found[HIP] = found.pop(ROCR)
-    return found
+    if HIP not in environment and ROCR in environment:
+        environment[HIP] = environment.pop(ROCR)
 
 
 def in_use(gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> list[str]:

@@ -203,9 +203,6 @@ def _connected(
         else:
             private.reread_authentication()
             undo |= {name: old for name, old in put(env).items() if name not in undo}
-            told = gpus.as_ray_reads(os.environ)
-            undo |= {name: os.environ.get(name) for name in (gpus.ROCR, gpus.HIP)}
-            put_back({name: told.get(name) for name in (gpus.ROCR, gpus.HIP)})
             here, devices = capacity.of_ray(), gpus.found()
             for line in gpus.in_use(devices):
                 say(line)

@@ -23,7 +23,8 @@ def test_ray_finds_the_gpus_that_slurm_names(
     told: dict[str, str], read: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (gpus.ROCR, gpus.HIP):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in gpus.as_ray_reads({**os.environ, **told}).items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, told.get(name, ""))  # which it puts back
+        if name not in told:
+            monkeypatch.delenv(name)
+    gpus.as_ray_reads(os.environ)
     assert AMDGPUAcceleratorManager.get_current_process_visible_accelerator_ids() == read

@@ -132,8 +132,8 @@ class Agent:
             f"--labels={','.join(f'{key}={value}' for key, value in labels.items())}",
             f"--num-cpus={me.cpus:g}",
         ]
-        environment = gpus.as_ray_reads(os.environ)
-        environment.pop("RAY_ADDRESS", None)
+        environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+        gpus.as_ray_reads(environment)
         if request.works:
             devices = gpus.found()
             for line in gpus.in_use(devices):
