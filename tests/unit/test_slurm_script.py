@@ -14,12 +14,16 @@ from regrow.flows.agents import AgentRun, RunRequest, in_words
 from regrow.infra.clusters.agents import Agent, Work
 from regrow.infra.clusters.description import Cluster, Slurm
 from regrow.infra.clusters.slurm import SlurmEngine, script
+from regrow.infra.log.log import Log
 from regrow.infra.machine.walltime import ends
+from regrow.infra.state.experiments import retry_requested
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
+from regrow.search.events import Closed, encode
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from tests.system.hosts import await_
+from tests.unit.revived import failing, simulated
 
 LEAST: dict[str, Any] = {"name": "lab", "on": "slurm", "agents": 4}
 
@@ -155,23 +159,28 @@ def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert run.again("a.yaml", places) == f"{typed} --state {places.root}"
 
 
-def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_array_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = f"cat {tmp_path}/queue"
+def with_a_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for sbatch, which lets elements run at once, and squeue, which forgets none."""
+    queue = f"cat {folder}/queue"
     for name, does in {
         "squeue": queue,
         "sbatch": f"""id=$(($({queue} | wc -l) + 1))
             grep '^#SBATCH --comment' "$3" | sed "s/.*=/$id\x1f1\x1fRUNNING\x1fn1\x1f1\x1f\x1f/" \
-                >> {tmp_path}/queue
+                >> {folder}/queue
             echo $id""",
     }.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "queue").touch()
-    monkeypatch.setenv("REGROW_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.chdir(tmp_path)
+        (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / name).chmod(0o755)
+    (folder / "queue").touch()
+    monkeypatch.setenv("REGROW_HOME", str(folder / "home"))
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.chdir(folder)
+
+
+def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_array_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_queue(tmp_path, monkeypatch)
     slurm = SlurmEngine(parsed())
     work = Work(experiment="a", state="/s", project=tmp_path, words=("join", "a"))
     first = slurm.submit(work, print)
@@ -180,6 +189,33 @@ def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_ar
     second = slurm.submit(ended, print)
     assert (first.job, second.job) == ("1", "2")
     assert slurm.submit(ended, print) == second, "typed again before an agent has begun"
+
+
+def test_failed_trials_are_tried_again_by_agents_unless_some_run_the_experiment_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_queue(tmp_path, monkeypatch)
+    run = AgentRun(
+        cluster=parsed(), engine=SlurmEngine(parsed()), file=Path("slurm.yaml"), say=print
+    )
+    broken = failing(simulated(schedule="fifo", trials=2), (0, 2), (1, 2))
+    places = Places.at(str(tmp_path / "state"))
+    store, name = places.store("simulated"), "simulated"
+    end = next(place for place, one in enumerate(broken.events) if isinstance(one, Closed))
+    log = Log.open(store)
+    log.claim([encode(one) for one in broken.events[:end]])
+    order = RunRequest(spec=broken.spec, file=tmp_path / "a.yaml", places=places)
+    again = dataclasses.replace(order, retry_failed=True)
+    run.submit(order)
+    with pytest.raises(UserError, match=r"agents run simulated now; .*`regrow stop simulated"):
+        run.submit(again)
+    assert not retry_requested(store, name)
+    log.claim([encode(one) for one in broken.events[end:]])
+    assert run.over(order, run.end_of(order))
+    assert not run.over(again, run.end_of(order))
+    assert "--retry-failed" not in run.work(again).words, "no element would ever do anything else"
+    run.submit(again, run.end_of(order))
+    assert retry_requested(store, name)
 
 
 @pytest.mark.parametrize(
