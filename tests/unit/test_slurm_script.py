@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -159,6 +160,12 @@ def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert run.again("a.yaml", places) == f"{typed} --state {places.root}"
 
 
+def heeds(pid: int) -> bool:
+    """Whether a process has a handler for SIGTERM."""
+    caught = re.search(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def with_a_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand-ins for sbatch, which lets elements run at once, and squeue, which forgets none."""
     queue = f"cat {folder}/queue"
@@ -213,6 +220,8 @@ def test_failed_trials_are_tried_again_by_agents_unless_some_run_the_experiment_
     log.claim([encode(one) for one in broken.events[end:]])
     assert run.over(order, run.end_of(order))
     assert not run.over(again, run.end_of(order))
+    left = Closed(t=1.0, status="interrupted")
+    assert run.work(order, left).ended is None, "the next leader continues"
     assert "--retry-failed" not in run.work(again).words, "no element would ever do anything else"
     run.submit(again, run.end_of(order))
     assert retry_requested(store, name)
@@ -237,6 +246,7 @@ def test_an_element_whose_container_ends_by_the_signal_comes_back_unless_it_was_
         ["bash", "-c", written(parsed(prefix="box"))], env={**given, "PATH": path}
     )
     await_((tmp_path / "begun").exists, "its container")
+    await_(lambda: heeds(element.pid), "the trap for SIGTERM, the last one that is set")
     element.send_signal(number)
     element.wait(60)
     assert (tmp_path / "asked").read_text() == asked
