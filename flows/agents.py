@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from regrow.infra.clusters.agents import Agent, AgentEngine, Submission, Work
 from regrow.infra.clusters.clouds.aws_account import AwsAccount
@@ -139,7 +139,7 @@ class AgentRun:
             state=order.places.root,
             project=order.project,
             words=tuple(words),
-            ended=None if end is None else end.t,
+            ended=end.t if _is_over(end) else None,
         )
 
     def over(self, order: RunRequest, end: Closed | None) -> bool:
@@ -178,7 +178,7 @@ class AgentRun:
         """Have the first of the agents that leads try failed trials again. Raises as `submit`."""
         name, store = order.spec.name, order.places.store(order.spec.name)
         history = replay(store, name)
-        if history.closed is None and any(
+        if not _is_over(history.closed) and any(
             one.there and one.experiment == name for one in self.engine.agents()
         ):
             stop = order.places.command("stop", name)
@@ -198,6 +198,13 @@ class AgentRun:
         """Tell all agents to leave, and check that nothing is left. Raises as AgentEngine.end."""
         with Folder(self.cluster.name).alone(self.say):
             self.engine.end(self.say)
+
+
+def _is_over(end: Closed | None) -> TypeGuard[Closed]:
+    """Return whether the experiment has ended. A leader that leaves closes the log, too, and the
+    next one continues.
+    """
+    return end is not None and end.status != "interrupted"
 
 
 def in_words(agents: Sequence[Agent]) -> str:

@@ -20,7 +20,7 @@ from regrow.flows.interrupts import interrupts
 from regrow.flows.recording.catch_up import is_recorded, record_missing
 from regrow.flows.session import SESSION, Session
 from regrow.infra.log.reading import survey
-from regrow.infra.machine import capacity
+from regrow.infra.machine import capacity, gpus
 from regrow.infra.machine.awaiting import announced
 from regrow.infra.machine.host_environment import raise_file_limit
 from regrow.infra.mlflow import database as mlflow_database
@@ -176,6 +176,7 @@ def _run(session: Session, server: Any) -> None:
     # Importing Prefect takes 1.5 s, during which Ray's processes start. Two threads must not import
     # the same module, as Python may then return a half-initialized one: common modules come first,
     # and Ray is used only afterwards.
+    gpus.as_ray_reads(os.environ)  # before its import, and for as long as this process lives
     for module in ("ray", "pydantic.v1.fields"):
         importlib.import_module(module)
     with (

@@ -28,8 +28,8 @@ class Work:
         project: folder of its code and specification.
         words: arguments of `regrow` with which an agent joins it. The specification's path is
             absolute, or relative to the project where that is sent.
-        ended: when the experiment ended before, seconds since the epoch; None: it has not. Agents
-            that were started before that leave.
+        ended: when the experiment ended before, seconds since the epoch; None: it has not, or a
+            leader left it to the next one. Agents that were started before that leave.
 
     """
 

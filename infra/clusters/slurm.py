@@ -48,8 +48,8 @@ _BODY = """
 # An agent of the experiment. Near the end of its time, and when it is told to end, it leaves in
 # order: its trials save.
 {command} &
-agent=$! told=
-trap 'kill -USR1 "$agent" 2>/dev/null' USR1
+agent=$! ends= told=
+trap 'ends=1; kill -USR1 "$agent" 2>/dev/null' USR1
 trap 'told=1; kill -TERM "$agent" 2>/dev/null' TERM
 wait "$agent"
 while kill -0 "$agent" 2>/dev/null; do wait "$agent"; done
@@ -58,9 +58,14 @@ code=$?
 case "$code" in
   # The experiment is over: elements that still wait have nothing to do.
   0 | 1) scancel --quiet --state=PENDING "$SLURM_ARRAY_JOB_ID" ;;
+  # This machine cannot take part.
+  2) ;;
   # Its time ended: it comes back with new time. One that was told to end was cancelled, or is
-  # requeued by Slurm. One element has the id of the whole array, so it is named by its index.
-  3) [ -n "$told" ] || exec scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" ;;
+  # requeued by Slurm. One element has the id of the whole array, so it is named by its index. Some
+  # container tools end by the signal, in place of the agent's code.
+  *) if [ -z "$told" ] && {{ [ "$code" = 3 ] || [ -n "$ends" ]; }}; then
+       exec scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
+     fi ;;
 esac
 exit "$code"
 """

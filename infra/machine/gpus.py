@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.process.disk import size
 from regrow.tasks.process.gpus import DEVICES
 
+ROCR, HIP = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 _ID = re.compile(r"\d{1,3}|(GPU|MIG)-[0-9a-zA-Z/-]{4,80}")
 
 
@@ -84,6 +85,15 @@ def setting(gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) ->
         return given if "MIG-" in given else None
     sliced = any(gpu.id.startswith("MIG-") for gpu in mine)
     return ",".join(gpu.id for gpu in mine) if sliced or len(mine) < len(gpus) else None
+
+
+def as_ray_reads(environment: MutableMapping[str, str]) -> None:
+    """Change an environment so that Ray finds AMD's GPUs: Slurm names those of a job in
+    ROCR_VISIBLE_DEVICES, with which Ray (2.60) cannot even be imported where it finds some, unless
+    HIP_VISIBLE_DEVICES, by which it names the GPUs of each worker, is set, too.
+    """
+    if HIP not in environment and ROCR in environment:
+        environment[HIP] = environment.pop(ROCR)
 
 
 def in_use(gpus: Sequence[Gpu], environment: Mapping[str, str] = os.environ) -> list[str]:

@@ -134,7 +134,7 @@ def is_running(pid: int) -> bool:
 def _watch(mark: str) -> None:
     # If all processes are told to end (systemd, slurm), the guard has to stay, to make sure that
     # the others do.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         # Not ignored: processes that it starts would inherit that.
         signal.signal(number, lambda *_: None)
     said = sys.stdin.buffer.read().splitlines()

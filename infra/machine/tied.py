@@ -1,4 +1,5 @@
-"""Runs a module as a program that is killed when the process that started it ends.
+"""Runs a module as a program that is killed when the process that started it ends, and not by the
+signals that tell an agent to leave.
 
 python -m regrow.infra.machine.tied MODULE ARGUMENTS...
 """
@@ -13,6 +14,10 @@ import sys
 from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
+_IGNORED = (signal.SIGUSR1, signal.SIGUSR2)
+"""Slurm sends what `--signal` names to all processes of a step, such as one in a container that
+`srun` starts. The agent decides what follows from it. What this program starts ignores them, too.
+"""
 
 
 def command(module: str) -> list[str]:
@@ -25,6 +30,8 @@ def command(module: str) -> list[str]:
 def main() -> None:
     """Run the module that the arguments name."""
     parent = os.getppid()
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before

@@ -12,8 +12,8 @@ import sys
 
 from regrow.infra.ray import private
 
-LEAVE = signal.SIGUSR1
-"""Signal that drains the node and ends it."""
+LEAVE = signal.SIGQUIT
+"""Signal that drains the node and ends it: one that nobody sends to all processes of a job."""
 
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

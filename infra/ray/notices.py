@@ -64,8 +64,9 @@ class NodeNotices:
         """Within the block, call `tell(why, node)` at most once per cause, from one of our threads.
 
         node=False: a SIGTERM or SIGINT arrived, if the block runs in the main thread. A second one
-        ends the process; so does a block that has not ended `grace` seconds later. node=True: the
-        cloud announced the node's end, possibly before the block began.
+        ends the process, unless an agent has its node; so does a block that has not ended `grace`
+        seconds later. node=True: the cloud announced the node's end, possibly before the block
+        began.
         """
         poller = _poller()
         with poller.listening(tell) if poller else nullcontext(), _signals(tell, self.grace):
@@ -86,11 +87,12 @@ def _signals(tell: Tell, grace: float) -> Iterator[None]:
     def handler(number: int, _: Any) -> None:
         nonlocal came
         came += 1
-        if came > 1:
+        if came == 1:
+            signals.put(number)
+        elif NODE not in os.environ:  # Slurm sends it twice to what `srun` has started; see `stay`
             # Not by the earlier handler: Ray's raises SystemExit, which would look like an error in
             # the user's code.
             os._exit(TERMINATED_EXIT)
-        signals.put(number)
 
     def wait() -> None:
         if number := signals.get():

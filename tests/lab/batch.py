@@ -2,7 +2,7 @@
 others are its nodes.
 
 Its files are below the lab's shared folder. Jobs of the partition `high` take the place of those of
-the default partition, `low`, which are requeued. Needs the packages `slurmctld`, `slurmd`,
+the default partition, `low`, which are requeued, and of those of `spot`, which are cancelled. Needs the packages `slurmctld`, `slurmd`,
 `slurm-client` and `munge` (`why_not`).
 """
 
@@ -49,6 +49,7 @@ SlurmdTimeout=20
 DefMemPerCPU=2000
 {nodes}
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace} MaxTime=60
+PartitionName=spot Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime={grace} MaxTime=60
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=60
 """
 _NODE = (

@@ -61,6 +61,12 @@ class Agent:
         """It is told to leave."""
         self.process.send_signal(signal.SIGTERM)
 
+    def leave_with_all(self) -> None:
+        """SIGUSR1 for all that runs on its host, as Slurm's `srun` passes it on."""
+        for pid in self.host.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+
     def kill(self) -> None:
         """SIGKILL for the agent's own process."""
         self.process.kill()

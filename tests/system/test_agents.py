@@ -83,7 +83,7 @@ def test_an_agent_that_is_told_to_leave_loses_no_step_and_the_next_one_to_come_c
     second = site.join(1, file, "--cpus", 1)
     site.wait(lambda: len(nodes(site, "leave")) == 2, "a trial on each of them")
     saves(site, "leave")
-    second.leave()
+    second.leave_with_all()
     assert "its trials save, and run elsewhere" in second.ended()
     assert second.process.returncode == 3
     (left,) = site.events("leave", "ended")
@@ -98,13 +98,14 @@ def test_an_agent_that_is_told_to_leave_loses_no_step_and_the_next_one_to_come_c
     assert site.await_leader("leave", 1)[1] is third
     site.wait(lambda: len(nodes(site, "leave")) == 4, "a trial on its own cluster")
     saves(site, "leave")
-    third.leave()
-    third.ended()
+    third.leave_with_all()
+    assert "all trials save, and another agent leads next" in third.ended()
     assert site.desk.show("leave")["status"] == "interrupted", "it rests"
 
     last = site.join(0, "leave", "--cpus", 2)
     assert "leave has finished; this agent ends" in last.ended()
     assert last.process.returncode == 0
+    assert not [one for one in site.desk.events("leave") if one.get("outcome") == "lost"]
     assert check_exact(site, "leave", 4) == 0
     done = site.desk.events("leave")
     again = site.join(1, file)

@@ -221,3 +221,41 @@ def test_a_search_by_an_array_of_agents_survives_all_that_slurm_does_to_its_elem
     assert "wasted steps 0" in said.read_text()
     field.check_whole("sweep", 6, 60)
     assert "no agent of lab runs or waits" in slurm.run("regrow", "cluster", "status", "slurm.yaml")
+
+
+@pytest.mark.nightly
+def test_a_search_outlasts_a_suspended_element_maintenance_and_preemption_that_cancels(
+    field: Field,
+) -> None:
+    slurm = field.slurm
+    keys = {"agents": 4, "cpus": 1, "time": "1h", "memory": "3GB", "partition": "spot"}
+    field.write("sweep", wait=0.5, trials=4, steps=100, **keys)
+    run, said = field.start("sweep")
+    field.await_steps("sweep", 12, "first steps")
+
+    leads = field.leaders_node("sweep")
+    other = next(node.name for node in slurm.nodes if node.name != leads)
+    suspended = field.on_node(other)[0]
+    slurm.run("scontrol", "suspend", suspended)
+    await_(lambda: "nothing was heard from it" in said.read_text(), "the loss of its trial")
+    slurm.run("scontrol", "resume", suspended)
+
+    given = ("starttime=now", "duration=60", "nodes=ALL", "users=daemon", "flags=MAINT,IGNORE_JOBS")
+    slurm.run("scontrol", "create", "reservation", "reservationname=service", *given)
+    job = suspended.partition("_")[0]
+    for element in range(1, 5):  # as near the time limit
+        slurm.run("scancel", "--signal=USR1", "--batch", f"{job}_{element}")
+    await_(lambda: set(slurm.jobs().values()) == {"PENDING"}, "elements that wait")
+    # Elements of one array whose reasons are not known yet may have others.
+    status = ("regrow", "cluster", "status", "slurm.yaml")
+    await_(lambda: "Reserved for maintenance" in slurm.run(*status), "their reason")
+    slurm.run("scontrol", "delete", "reservationname=service")
+
+    term = field.agents("sweep").term
+    await_(lambda: field.agents("sweep").term > term, "a leader after the maintenance")
+    node = field.leaders_node("sweep")
+    slurm.run("sbatch", "-p", "high", "-w", node, "--exclusive", "--mem=9000", "--wrap", "sleep 2")
+    assert run.wait(300) == 0, said.read_text()
+    assert "sweep finished: 4 of 4 trials (4 done)" in said.read_text()
+    assert list(slurm.jobs().values()).count("PREEMPTED") >= 1, slurm.jobs()
+    field.check_whole("sweep", 4, 100)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import pytest
 
 from regrow.infra.ray import notices
+from regrow.infra.ray.labels import NODE
 from regrow.infra.ray.metadata import Unanswered
 from regrow.infra.ray.notices import NodeNotices, Poller
 from tests.unit.metadata_service import ACTION, INSTANCE_ACTION, Service, serving
@@ -238,6 +239,28 @@ def test_a_second_sigterm_or_the_end_of_the_grace_ends_the_process(
                 child.send_signal(signal.SIGTERM)
             assert child.wait(timeout=20) == 143
             assert child.stdout.read() == ""
+        finally:
+            child.kill()
+
+
+def test_a_second_sigterm_leaves_a_trial_on_an_agents_node_the_time_to_save() -> None:
+    saves = CHILD.partition("    while True")[0] + "    print(sys.stdin.readline(), flush=True)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", saves.replace("GRACE", "3600")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "REGROW_CLOUD": "none", NODE: "agent"},
+    )
+    assert child.stdout is not None
+    with child:
+        try:
+            assert child.stdout.readline() == "listens\n"
+            child.send_signal(signal.SIGTERM)
+            assert child.stdout.readline() == "told False\n"
+            child.send_signal(signal.SIGTERM)
+            assert child.communicate("saved", timeout=20)[0].strip() == "saved"
+            assert child.returncode == 0
         finally:
             child.kill()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,16 @@ from regrow.flows.agents import AgentRun, RunRequest, in_words
 from regrow.infra.clusters.agents import Agent, Work
 from regrow.infra.clusters.description import Cluster, Slurm
 from regrow.infra.clusters.slurm import SlurmEngine, script
+from regrow.infra.log.log import Log
 from regrow.infra.machine.walltime import ends
+from regrow.infra.state.experiments import retry_requested
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
+from regrow.search.events import Closed, encode
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
+from tests.system.hosts import await_
+from tests.unit.revived import failing, simulated
 
 LEAST: dict[str, Any] = {"name": "lab", "on": "slurm", "agents": 4}
 
@@ -153,23 +160,34 @@ def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert run.again("a.yaml", places) == f"{typed} --state {places.root}"
 
 
-def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_array_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = f"cat {tmp_path}/queue"
+def heeds(pid: int) -> bool:
+    """Whether a process has a handler for SIGTERM."""
+    caught = re.search(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def with_a_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for sbatch, which lets elements run at once, and squeue, which forgets none."""
+    queue = f"cat {folder}/queue"
     for name, does in {
         "squeue": queue,
         "sbatch": f"""id=$(($({queue} | wc -l) + 1))
             grep '^#SBATCH --comment' "$3" | sed "s/.*=/$id\x1f1\x1fRUNNING\x1fn1\x1f1\x1f\x1f/" \
-                >> {tmp_path}/queue
+                >> {folder}/queue
             echo $id""",
     }.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "queue").touch()
-    monkeypatch.setenv("REGROW_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.chdir(tmp_path)
+        (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / name).chmod(0o755)
+    (folder / "queue").touch()
+    monkeypatch.setenv("REGROW_HOME", str(folder / "home"))
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.chdir(folder)
+
+
+def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_array_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_queue(tmp_path, monkeypatch)
     slurm = SlurmEngine(parsed())
     work = Work(experiment="a", state="/s", project=tmp_path, words=("join", "a"))
     first = slurm.submit(work, print)
@@ -178,6 +196,60 @@ def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_ar
     second = slurm.submit(ended, print)
     assert (first.job, second.job) == ("1", "2")
     assert slurm.submit(ended, print) == second, "typed again before an agent has begun"
+
+
+def test_failed_trials_are_tried_again_by_agents_unless_some_run_the_experiment_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_queue(tmp_path, monkeypatch)
+    run = AgentRun(
+        cluster=parsed(), engine=SlurmEngine(parsed()), file=Path("slurm.yaml"), say=print
+    )
+    broken = failing(simulated(schedule="fifo", trials=2), (0, 2), (1, 2))
+    places = Places.at(str(tmp_path / "state"))
+    store, name = places.store("simulated"), "simulated"
+    end = next(place for place, one in enumerate(broken.events) if isinstance(one, Closed))
+    log = Log.open(store)
+    log.claim([encode(one) for one in broken.events[:end]])
+    order = RunRequest(spec=broken.spec, file=tmp_path / "a.yaml", places=places)
+    again = dataclasses.replace(order, retry_failed=True)
+    run.submit(order)
+    with pytest.raises(UserError, match=r"agents run simulated now; .*`regrow stop simulated"):
+        run.submit(again)
+    assert not retry_requested(store, name)
+    log.claim([encode(one) for one in broken.events[end:]])
+    assert run.over(order, run.end_of(order))
+    assert not run.over(again, run.end_of(order))
+    left = Closed(t=1.0, status="interrupted")
+    assert run.work(order, left).ended is None, "the next leader continues"
+    assert "--retry-failed" not in run.work(again).words, "no element would ever do anything else"
+    run.submit(again, run.end_of(order))
+    assert retry_requested(store, name)
+
+
+@pytest.mark.parametrize(
+    ("number", "asked"), [(signal.SIGUSR1, "requeue 7_2\n"), (signal.SIGTERM, "")]
+)
+def test_an_element_whose_container_ends_by_the_signal_comes_back_unless_it_was_told_to_end(
+    number: int, asked: str, tmp_path: Path
+) -> None:
+    for name, does in {
+        "box": f"touch {tmp_path}/begun; exec sleep 60",
+        "scontrol": f'echo "$*" >> {tmp_path}/asked',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "asked").touch()
+    given = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_END_TIME": "1"}
+    path = f"{tmp_path}:/usr/bin:/bin"
+    element = subprocess.Popen(
+        ["bash", "-c", written(parsed(prefix="box"))], env={**given, "PATH": path}
+    )
+    await_((tmp_path / "begun").exists, "its container")
+    await_(lambda: heeds(element.pid), "the trap for SIGTERM, the last one that is set")
+    element.send_signal(number)
+    element.wait(60)
+    assert (tmp_path / "asked").read_text() == asked
 
 
 @pytest.mark.parametrize(

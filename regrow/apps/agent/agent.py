@@ -133,6 +133,7 @@ class Agent:
             f"--num-cpus={me.cpus:g}",
         ]
         environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+        gpus.as_ray_reads(environment)
         if request.works:
             devices = gpus.found()
             for line in gpus.in_use(devices):
