@@ -181,7 +181,12 @@ def _run(session: Session, server: Any) -> None:
     with (
         ExitStack() as leaving,
         _importing("regrow.flows.run") as flow,
-        join(spec, session.announce, by_agent=bool(session.agent)) as ray_cluster,
+        join(
+            spec,
+            session.announce,
+            by_agent=bool(session.agent),
+            state=session.places.folder,
+        ) as ray_cluster,
     ):
         with announced("Prefect to load", session.announce):
             flow.join()

@@ -24,6 +24,8 @@ _BELOW = len("/ray/session_2026-11-22_13-43-00_123456_1234567/sockets/plasma_sto
 """Length of what Ray appends to a folder for temporary files (2.60)."""
 FILES = 65536
 """Open files to request; Ray's own processes request as many."""
+LEAST_FILES = 128
+"""Fewest open files with which a run came to its end (Ray 2.60, Prefect 3.8); with 64 it hung."""
 
 
 def direct(environment: Mapping[str, str]) -> dict[str, str]:
@@ -105,8 +107,15 @@ def a_home(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def raise_file_limit() -> None:
-    """Allow as many open files as the system does: macOS starts with 256."""
+    """Allow as many open files as the system does: macOS starts with 256. Raises UserError where
+    those are fewer than the servers need, which would neither start nor end.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
+        raise UserError(
+            f"only {hard} files may be open at a time here (`ulimit -Hn`), and regrow's servers"
+            f" need {LEAST_FILES}; allow more, as `ulimit -n 4096` in the shell that set this limit"
+        )
     wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
