@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ _LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
 """Most bytes of a Unix socket's path."""
 _BELOW = len("/ray/session_2026-11-22_13-43-00_123456_1234567/sockets/plasma_store.9")
 """Length of what Ray appends to a folder for temporary files (2.60)."""
+_SELF_SECONDS = 10.0
+"""Seconds that a connection to this machine itself may take."""
 FILES = 65536
 """Open files to request; Ray's own processes request as many."""
 LEAST_FILES = 128
@@ -104,6 +107,21 @@ def a_home(environment: Mapping[str, str]) -> dict[str, str]:
             except OSError:
                 return {"HOME": "/"}
     return {}
+
+
+def check_loopback() -> None:
+    """Raise UserError where this machine cannot reach its own servers: they would be awaited for
+    minutes. A bare network namespace has its loopback down.
+    """
+    try:
+        with socket.create_server((LOOPBACK[0], 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=_SELF_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"this machine cannot reach itself at {LOOPBACK[0]} ({error.strerror or error}), where"
+            " regrow's servers listen; turn its loopback on (`ip link set lo up`), or run it in a"
+            " container with a network"
+        ) from None
 
 
 def raise_file_limit() -> None:
