@@ -22,7 +22,7 @@ from regrow.flows.session import SESSION, Session
 from regrow.infra.log.reading import survey
 from regrow.infra.machine import capacity, gpus
 from regrow.infra.machine.awaiting import announced
-from regrow.infra.machine.host_environment import raise_file_limit
+from regrow.infra.machine.host_environment import check_loopback, raise_file_limit
 from regrow.infra.mlflow import database as mlflow_database
 from regrow.infra.mlflow.check import check as check_mlflow
 from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
@@ -160,6 +160,7 @@ def _check_machine(session: Session) -> None:
     metadata.cloud(os.environ)
     places.writable()
     raise_file_limit()
+    check_loopback()
     begin_collecting(spec.working_dir, spec.program)
     check_mlflow(places.mlflow_uri, 5.0)
     for line in (
@@ -182,7 +183,12 @@ def _run(session: Session, server: Any) -> None:
     with (
         ExitStack() as leaving,
         _importing("regrow.flows.run") as flow,
-        join(spec, session.announce, by_agent=bool(session.agent)) as ray_cluster,
+        join(
+            spec,
+            session.announce,
+            by_agent=bool(session.agent),
+            state=session.places.folder,
+        ) as ray_cluster,
     ):
         with announced("Prefect to load", session.announce):
             flow.join()

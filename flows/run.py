@@ -125,7 +125,9 @@ def _driven(session: Session) -> State[None]:
     ):
         asked.handle_signals()
         if asked.begun is None:  # else an ending began since the previous cluster was lost
-            with join(prepared.spec, session.say, by_agent=by_agent) as ray_cluster:
+            with join(
+                prepared.spec, session.say, by_agent=by_agent, state=session.places.folder
+            ) as ray_cluster:
                 try:
                     with crash_report.prepare(session.places, session.name):
                         status, history = conduct(session, ray_cluster, asked)

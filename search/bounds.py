@@ -4,6 +4,10 @@ from __future__ import annotations
 
 MOST = 2**53
 """Largest count of steps or bytes: up to it, floats and readers of JSON are exact."""
+MOST_TOGETHER = 10_000
+"""Most processes of a trial, machines of a group, and machines of a simulation: lists of more take
+minutes and gigabytes, and a cloud would be asked for them.
+"""
 LONGEST = 3_155_760_000.0
 """Longest span that a user may write: 100 years, in seconds. Clocks and timers take no span that is
 much longer, and a moment that far from today is before `LAST_TIME`.

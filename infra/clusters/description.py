@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from regrow.infra.machine.ports import Ports
+from regrow.search.bounds import MOST_TOGETHER
 from regrow.search.durations import Span, bounded
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
@@ -139,7 +140,7 @@ class Group(Part):
 
     market: Market = "on-demand"
     """`spot`: cheaper, and may be taken away at any time."""
-    most: Annotated[Count, Field(ge=1)]
+    most: Annotated[Count, Field(ge=1, le=MOST_TOGETHER)]
     """Workers of the group, as long as the cloud has that many."""
 
 
@@ -376,7 +377,7 @@ class Slurm(Cluster):
     """Slurm, by `sbatch` on this machine."""
     agents: Annotated[Count, Field(ge=1, le=10_000)]
     """Number of agents: the size of the job array."""
-    most: Annotated[Count, Field(ge=1)] | None = None
+    most: Annotated[Count, Field(ge=1, le=MOST_TOGETHER)] | None = None
     """Most of them that run at a time. None: all."""
     partition: Text | None = None
     """Partition, or several with commas. None: the default one."""

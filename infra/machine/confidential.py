@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from regrow.tasks.errors import UserError
+
 INCLUDE = "REGROW_INCLUDE"
 """Variable with patterns, as in PATH, of files to send anyway. `--include` sets it."""
 FOLDERS = frozenset(
@@ -52,7 +54,11 @@ def included() -> list[str]:
 
 
 def confidential(folder: Path) -> list[str]:
-    """Return what not to send of a folder: relative paths; those of folders end with `/`."""
+    """Return what not to send of a folder, and what this user may not read: relative paths; those
+    of folders end with `/`.
+
+    Raises UserError for a folder that this user may not read: Ray cannot leave it out.
+    """
     wanted = included()
 
     def asked_for(path: Path) -> bool:
@@ -73,8 +79,8 @@ def told(left_out: Sequence[str]) -> str:
     """Return the message about what was left out."""
     more = f" and {len(left_out) - _TOLD} more" if len(left_out) > _TOLD else ""
     return (
-        f"not sent, as they may hold keys or passwords: {', '.join(left_out[:_TOLD])}{more}; "
-        f"--include PATTERN (or {INCLUDE}) sends them"
+        f"not sent, as they may hold keys or passwords, or cannot be read:"
+        f" {', '.join(left_out[:_TOLD])}{more}; --include PATTERN (or {INCLUDE}) sends them"
     )
 
 
@@ -85,6 +91,13 @@ def excludes(left_out: Sequence[str]) -> list[str]:
 
 def _found(folder: Path) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
+        for path in (Path(here, name) for name in folders):
+            if not path.is_symlink() and not os.access(path, os.R_OK | os.X_OK):
+                raise UserError(
+                    f"{path}: this user may not read the folder, and what lies beside the code is"
+                    " sent with it; change its permissions, move it, or name a folder with nothing"
+                    " but the code in the specification's `working_dir`"
+                )
         private = {
             name
             for name in folders
@@ -107,11 +120,13 @@ def _is_private(path: Path) -> bool:
         ):
             return True
     try:
-        if not path.is_file() or path.stat().st_size > _LOOKED_BYTES:
+        if not path.is_file():
             return False
+        if path.stat().st_size > _LOOKED_BYTES:
+            return not os.access(path, os.R_OK)
         content = path.read_bytes()
-    except OSError:  # the code that packs the file reports it
-        return False
+    except OSError:  # another user's; packing would fail
+        return True
     return _KEY.match(content) is not None or (
         path.suffix.lower() == ".json" and _ACCOUNT.search(content) is not None
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -22,8 +23,12 @@ _LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
 """Most bytes of a Unix socket's path."""
 _BELOW = len("/ray/session_2026-11-22_13-43-00_123456_1234567/sockets/plasma_store.9")
 """Length of what Ray appends to a folder for temporary files (2.60)."""
+_SELF_SECONDS = 10.0
+"""Seconds that a connection to this machine itself may take."""
 FILES = 65536
 """Open files to request; Ray's own processes request as many."""
+LEAST_FILES = 128
+"""Fewest open files with which a run came to its end (Ray 2.60, Prefect 3.8); with 64 it hung."""
 
 
 def direct(environment: Mapping[str, str]) -> dict[str, str]:
@@ -104,9 +109,31 @@ def a_home(environment: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+def check_loopback() -> None:
+    """Raise UserError where this machine cannot reach its own servers: they would be awaited for
+    minutes. A bare network namespace has its loopback down.
+    """
+    try:
+        with socket.create_server((LOOPBACK[0], 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=_SELF_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"this machine cannot reach itself at {LOOPBACK[0]} ({error.strerror or error}), where"
+            " regrow's servers listen; turn its loopback on (`ip link set lo up`), or run it in a"
+            " container with a network"
+        ) from None
+
+
 def raise_file_limit() -> None:
-    """Allow as many open files as the system does: macOS starts with 256."""
+    """Allow as many open files as the system does: macOS starts with 256. Raises UserError where
+    those are fewer than the servers need, which would neither start nor end.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
+        raise UserError(
+            f"only {hard} files may be open at a time here (`ulimit -Hn`), and regrow's servers"
+            f" need {LEAST_FILES}; allow more, as `ulimit -n 4096` in the shell that set this limit"
+        )
     wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -452,9 +453,24 @@ def server_environment(home: Path, api_url: str, *, schedules: bool) -> dict[str
             f"PREFECT_SERVER_SERVICES_{name}_ENABLED": str(schedules).lower()
             for name in _STATION_SERVICES
         },
+        **_pages(home),
         **CLIENT_ENVIRONMENT,
     }
     return {**{k: v for k, v in os.environ.items() if not k.startswith(foreign)}, **settings}
+
+
+def _pages(home: Path) -> dict[str, str]:
+    """Return the setting of a folder for the files of Prefect's pages; empty for the usual one.
+
+    Prefect copies them beside its own code, and does not start if it cannot: where another user has
+    installed it, or has made these copies with a private umask.
+    """
+    found = find_spec("prefect")
+    code = Path(found.origin).parent / "server" if found and found.origin else home
+    usual = [code, *(path for path in (code / "ui_build", code / "ui_v2_build") if path.exists())]
+    if all(os.access(path, os.R_OK | os.W_OK | os.X_OK) for path in usual):
+        return {}
+    return {"PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "pages")}
 
 
 def _embedded(home: Path, port: int) -> PrefectServer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ HEAD_SECONDS = 60.0
 
 @contextmanager
 def join(
-    spec: Spec, say: Callable[[str], None], *, by_agent: bool = False
+    spec: Spec, say: Callable[[str], None], *, by_agent: bool = False, state: Path | None = None
 ) -> Iterator[cluster.Cluster]:
     """Join the Ray cluster within the block, with what the workers of `spec` need. A cluster that
     this process joined before stays connected.
@@ -39,7 +39,8 @@ def join(
     Ray's own programs only, as another Ray may wait for something from them. Raises NotStarted
     after that.
 
-    `by_agent`: an agent runs this driver, and starts the cluster's head at the same time.
+    `by_agent`: an agent runs this driver, and starts the cluster's head at the same time. `state`:
+    the folder of the state, which is not sent with the code; None: it is in no folder.
     """
     import ray
 
@@ -50,9 +51,13 @@ def join(
         left_out = confidential(Path(spec.working_dir))
         if left_out:
             say(told(left_out))
+        hidden = excludes(left_out)
+        if state is not None and state != (folder := Path(spec.working_dir)):
+            with suppress(ValueError):  # the state is not in the project
+                hidden += excludes([f"{state.relative_to(folder)}/"])
         shipped = {
             "working_dir": spec.working_dir,
-            "excludes": [".git", ".venv", ".regrow", *excludes(left_out)],
+            "excludes": [".git", ".venv", ".regrow", *hidden],
         }
         shipped |= {"worker_process_setup_hook": own_code.INSTALL}
     try:

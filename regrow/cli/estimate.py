@@ -19,6 +19,7 @@ from regrow.cli.console import plain_console
 from regrow.cli.options import option
 from regrow.cli.simulate import check_simulable
 from regrow.infra.state.places import Places
+from regrow.search.bounds import MOST_TOGETHER
 from regrow.show.live.terminal import tell
 from regrow.tasks.errors import UserError
 
@@ -64,7 +65,11 @@ def estimate(
     ] = None,
     per_machine: Annotated[
         int | None,
-        option("Trials that a machine runs at a time [default: 1, or as many as fit a pod]", min=1),
+        option(
+            "Trials that a machine runs at a time [default: 1, or as many as fit a pod]",
+            min=1,
+            max=MOST_TOGETHER,
+        ),
     ] = None,
     trace: Annotated[
         list[Path] | None,

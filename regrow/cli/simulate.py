@@ -12,6 +12,7 @@ import typer
 
 from regrow.cli import options, tables
 from regrow.cli.options import option
+from regrow.search.bounds import MOST_TOGETHER
 from regrow.search.durations import on_clock
 from regrow.show.live import text
 from regrow.show.live.terminal import PlainConsole, tell
@@ -20,6 +21,9 @@ from regrow.show.views import summaries
 if TYPE_CHECKING:
     from regrow.search.history import History
     from regrow.search.spec import Spec
+
+MOST_STEPS = 1_000_000
+"""Most steps of a simulated trial."""
 
 
 def schema() -> None:
@@ -42,6 +46,9 @@ def check_simulable(spec: Spec, hint: str, **others: object) -> None:
     for key, value in keys.items():
         if value:
             raise SpecError(key, value, "cannot be simulated", hint)
+    if (spec.max_steps or 0) > MOST_STEPS:
+        problem = "is more than is simulated, and takes hours"
+        raise SpecError("max_steps", spec.max_steps, problem, f"write {MOST_STEPS} or less")
 
 
 def simulate(
@@ -51,7 +58,10 @@ def simulate(
         typer.Option(help="CSV (or CSV.gz) of recorded curves: parameters, step, metrics, seconds"),
     ],
     workers: Annotated[
-        int, typer.Option(min=1, help="Machines, each of which runs one trial at a time")
+        int,
+        typer.Option(
+            min=1, max=MOST_TOGETHER, help="Machines, each of which runs one trial at a time"
+        ),
     ] = 4,
     trace: Annotated[
         Path | None, option("JSON trace of a spot market: when the machines are there")

@@ -8,11 +8,12 @@ each of its decisions recomputed (`verify.py`).
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -61,7 +62,7 @@ from regrow.search.planning.widths import has_room, may_narrow, why_narrower, wi
 from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
 from regrow.search.samplers.external import Wanted
 from regrow.search.schedulers.ahead import Ahead, EndAware
-from regrow.search.schedulers.base import SchedulerPort, Verdict, Widening
+from regrow.search.schedulers.base import Action, SchedulerPort, Verdict, Widening
 from regrow.search.space.smaller import smaller
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]
@@ -297,10 +298,12 @@ class Planner:
             if attempt is None or attempt.until is None:
                 continue
             verdict = self._scheduler.decide(number, trial.curve.until(attempt.until))
+            if self.history.spec.own_scheduler:
+                self._check_form(verdict)
             verdict = self._within_budget(trial, attempt.until, verdict)
             until, time = verdict.until, trial.curve.time
             if self._passed[number] >= MOST_PASSED and until is not None and until <= time:
-                until = self._scheduler.first(number, time)
+                until = self._first(number, time)
                 verdict = replace(verdict, until=until)
             if until is not None and until <= attempt.until:
                 decides = f"decides on trial {number} at step {attempt.until}"
@@ -310,13 +313,34 @@ class Planner:
             return self._decided(now, trial, attempt.number, attempt.until, verdict)
         return None
 
+    def _first(self, trial: int, after: int) -> int | None:
+        """Return the step of the next decision after `after`. Raises SpecError for no step."""
+        step = self._scheduler.first(trial, after)
+        return self._whole(step) if self.history.spec.own_scheduler else step
+
+    def _whole(self, step: Any) -> int | None:
+        try:
+            return None if step is None else operator.index(step)
+        except TypeError:
+            problem = f"gives {step!r:.60} as the step of the next decision"
+            hint = "give a whole number, or None for no further one"
+            raise SpecError("schedule", chosen(self.history.spec.schedule), problem, hint) from None
+
+    def _check_form(self, verdict: Any) -> None:
+        """Raise SpecError for what a user's scheduler returned if it is no verdict."""
+        if not isinstance(verdict, Verdict) or verdict.action not in get_args(Action):
+            problem = f"decides {verdict!r:.60}"
+            hint = f"return a Verdict whose action is one of {', '.join(get_args(Action))}"
+            raise SpecError("schedule", chosen(self.history.spec.schedule), problem, hint)
+        self._whole(verdict.until)
+
     def _within_budget(self, trial: TrialRecord, step: int, verdict: Verdict) -> Verdict:
         """Return the verdict; "pause" if the rest of the budget is for better trials."""
         if self.history.work is None or verdict.action not in ("continue", "restart"):
             return verdict
         until = verdict.until
         if verdict.action == "restart":
-            until = self._scheduler.first(trial.number, step)
+            until = self._first(trial.number, step)
         if budget.may_continue(self.history, trial, until):
             return verdict
         why = "the rest of the budget is for better trials"
@@ -332,7 +356,7 @@ class Planner:
         if verdict.source is not None:
             manifests = self.history.trials[verdict.source].usable
             if not manifests:
-                until = self._scheduler.first(trial.number, step)
+                until = self._first(trial.number, step)
                 verdict = Verdict(until=until, why=f"{verdict.why}, which has no checkpoint")
         return Decided(
             t=now,
@@ -454,7 +478,7 @@ class Planner:
             if number in history.running:
                 return None  # its own slot is about to be free; no other trial may take its turn
             trial = history.trials[number]
-            until = self._scheduler.first(number, trial.decided)
+            until = self._first(number, trial.decided)
             refused = limits.why_not(history, trial, until, now)
             if refused is None:
                 return self._started(now, trial)
@@ -527,7 +551,7 @@ class Planner:
             t=now,
             trial=trial.number,
             attempt=len(trial.attempts) + 1,
-            until=scheduler.first(trial.number, trial.decided),
+            until=self._first(trial.number, trial.decided),
             checkpoints=[*others, *trial.usable],
             avoid_spot=seldom_spot and trial.evictions >= history.spec.retries.spot,
             market=following(history, trial, now),

@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from regrow.search.bounds import LONGEST, MOST, MOST_HOURS
+from regrow.search.bounds import LONGEST, MOST, MOST_HOURS, MOST_TOGETHER
 from regrow.search.durations import Span, bounded
 from regrow.search.errors import SpecError
 from regrow.search.mode import Mode, sign_of
@@ -137,7 +137,7 @@ Memory = (
 
 
 Bytes = Annotated[Count, BeforeValidator(in_bytes, json_schema_input_type=Memory), Field(ge=0)]
-Worker = Annotated[Count, Field(ge=1)]
+Worker = Annotated[Count, Field(ge=1, le=MOST_TOGETHER)]
 
 
 _TYPE, _SOME = "accelerator_type:", 0.001
@@ -201,7 +201,7 @@ class Children(Bundled):
     bundle.
     """
 
-    count: Annotated[Count, Field(ge=1)] = 1
+    count: Annotated[Count, Field(ge=1, le=MOST_TOGETHER)] = 1
     """How many of these bundles."""
 
 

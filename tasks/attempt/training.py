@@ -20,6 +20,7 @@ from regrow.tasks.ports.messages import Assignment, Job, Records, RecordsAway
 from regrow.tasks.ports.ranks import GroupBroken, RankFailed, Verdict
 from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.process import gpu_memory
+from regrow.tasks.process.restored import restored
 from regrow.tasks.program.command import CommandFailed, run_command
 from regrow.tasks.trial.trial import Trial, TrialEnd
 
@@ -105,7 +106,8 @@ def _run(
                 gpu_memory.limit(job.gpu_share)
             if job.enough is not None:
                 trial.enough_if(find(job.enough, job.folder))
-            function(trial)
+            with restored():  # what its module changes as it is imported stays
+                function(trial)
     except TrialEnd:
         pass
     except (RankFailed, GroupBroken, Interrupted):

@@ -184,9 +184,11 @@ class CheckpointWriter:
     def _put(self, job: _Save | _Drop | _Call) -> None:
         if self._closed:
             raise RuntimeError("the checkpoint writer is closed")
-        self._jobs.append(job)
-        if self._thread is None:
+        if (
+            self._thread is None
+        ):  # raises where no thread can be started: then nothing is waited for
             self._thread = background.start(self._run, name="checkpoints")
+        self._jobs.append(job)
         self._changed.notify_all()
 
     def _run(self) -> None:

@@ -136,10 +136,18 @@ class Reporter:
         requested once in the life of its trial.
 
         Raises LookupError if the lease is lost, ValueError if earlier trials had another kind of
-        distribution under that name.
+        distribution under that name, and for what cannot be in the log.
         """
         if name not in self._suggested:
-            reply = self.flush(asked=(Question(name=name, distribution=distribution),))
+            question = Question(name=name, distribution=distribution)
+            try:
+                msgspec.json.decode(msgspec.json.encode(question), type=Question)
+            except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+                raise ValueError(
+                    f"{ascii(name)[:100]}: names of parameters are text, and choices plain JSON:"
+                    f" {error}"
+                ) from None
+            reply = self.flush(asked=(question,))
             if problem := reply.refused.get(name):
                 raise ValueError(problem)
             if name not in reply.suggested:
@@ -243,7 +251,9 @@ class Reporter:
         arrival, self._arrival = self._arrival, None
         noted, self._noted = self._noted, {}
         if arrival is not None:
-            arrival = msgspec.structs.replace(arrival, ago=time.monotonic() - self._arrived)
+            arrival = msgspec.structs.replace(
+                arrival, ago=max(0.0, time.monotonic() - self._arrived)
+            )
         news = Progress(
             trial=self._lease.trial,
             attempt=self._lease.attempt,

@@ -154,6 +154,8 @@ def test_a_state_root_that_is_a_file_is_told(refused: Refused) -> None:
         refused("ls", "--state", "full/x")
         == f"the state root HERE/full/x cannot be used (Not a directory); {advice}"
     )
+    for command in (("run", "s.yaml"), ("ls",)):  # as of an unset variable of a shell
+        assert refused(*command, "--state", "").startswith("--state: is empty; name a folder or")
 
 
 # ---- from Python, and for editors

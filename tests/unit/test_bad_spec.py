@@ -199,6 +199,15 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
             {"resources": {"children": {"gpu": 1.5}}},
             "resources.children.gpu: 1.5: is more than one GPU and not whole, which no trial can have; write 1 or 2",
         ),
+        # as many as no cluster has; a list of so many would fill the memory
+        (
+            {"resources": {"workers": 10**9}},
+            "resources.workers: 1000000000: is above 10000; write 10000 or less",
+        ),
+        (
+            {"resources": {"children": {"count": 10**9}}},
+            "resources.children.count: 1000000000: is above 10000; write 10000 or less",
+        ),
         # workers, children
         ({"resources": {"workers": 0}}, "resources.workers: 0: is below 1; write 1 or more"),
         (

@@ -202,3 +202,20 @@ def test_a_closed_writer_takes_nothing_more(tmp_path: Path) -> None:
         writer.submit(tmp_path, 1)
     with pytest.raises(Missing):
         MemoryStore().read(manifest_key(1, 1, 1))
+
+
+def test_where_no_thread_can_be_started_that_is_said_and_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = CheckpointWriter(MemoryStore(), trial=1, attempt=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "sys.excepthook", None
+        )  # Python then starts none, as at a limit of the system
+        with pytest.raises(RuntimeError, match=r"excepthook"):
+            writer.submit(snapshot(tmp_path, 1), 1)
+    assert writer.drain(timeout=30)
+    writer.submit(snapshot(tmp_path, 2), 2)
+    assert writer.drain(timeout=30)
+    assert [saved.step for saved in writer.results()] == [2]
+    writer.close()

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -81,7 +84,7 @@ def folder(tmp_path: Path) -> Path:
 def test_keys_and_passwords_are_left_out_and_code_is_not(folder: Path) -> None:
     assert confidential(folder) == sorted(PRIVATE)
     assert told(confidential(folder)).startswith(
-        "not sent, as they may hold keys or passwords: .SSH/, .aws/, .env,"
+        "not sent, as they may hold keys or passwords, or cannot be read: .SSH/, .aws/, .env,"
     )
 
 
@@ -106,3 +109,25 @@ def test_what_is_asked_for_is_sent(folder: Path, monkeypatch: pytest.MonkeyPatch
     take_along(["tls/*.pem", ".aws/"])
     assert os.environ[INCLUDE] == ".env:tls/*.pem:.aws/"
     assert {*PRIVATE} - {*confidential(folder)} == {".env", "tls/ca.pem", ".aws/"}
+
+
+@pytest.mark.parametrize("name", ["theirs", ".git", "theirs.csv"])
+def test_what_this_user_may_not_read_is_named_before_ray_fails_at_it(name: str) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from regrow.infra.machine.confidential import confidential;"
+        "os.getuid() or os.setuid(65534);"  # root may read everything
+        "print(confidential(Path(sys.argv[1])))"
+    )
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        theirs = folder / name
+        theirs.touch() if theirs.suffix else theirs.mkdir()
+        theirs.chmod(0)
+        done = subprocess.run(
+            [sys.executable, "-c", code, made], capture_output=True, text=True, check=False
+        )
+    if theirs.suffix:
+        assert done.stdout == "['theirs.csv']\n", done.stderr
+    else:
+        assert f"UserError: {theirs}: this user may not read the folder" in done.stderr

@@ -194,3 +194,18 @@ def test_the_coordinator_sets_the_pace_and_who_waits_is_urgent() -> None:
     assert [news.urgent for news in ear.heard] == [False, True, False]
     reporter.flush()
     assert ear.heard[-1].urgent
+
+
+@pytest.mark.parametrize(
+    ("name", "choice"),
+    [(5, "a"), ("x", "\ud800"), ("\ud800", "a"), ("x", object())],
+    ids=ascii,
+)
+def test_what_no_log_can_hold_is_refused_where_it_is_asked_for_and_not_sent(
+    name: Any, choice: Any
+) -> None:
+    ear = Ear()
+    reporter = Reporter(ear, ASSIGNMENT, ARRIVAL, list)
+    with pytest.raises(ValueError, match="names of parameters are text, and choices plain JSON"):
+        reporter.value(name, {"attributes": {"choices": ["b", choice]}})
+    assert not ear.heard

@@ -11,8 +11,12 @@ import pytest
 
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.reading import read_events
+from regrow.search.errors import SpecError
 from regrow.search.events import Began, Created, Ended, Opened, Reported, Row
+from regrow.search.planning.machines import Machine
+from regrow.search.planning.simulator import FunctionObjective, Simulation
 from regrow.search.planning.verify import verify
+from regrow.search.spec import Spec
 from regrow.tasks.errors import UserCodeError
 from tests.memory_store import MemoryStore
 
@@ -101,3 +105,39 @@ def test_nothing_is_written_that_follows_from_an_event_which_was_not(
         "no trial takes the slot of one that has not ended in the log"
     )
     assert verify(read_events(store)).difference is None
+
+
+ODD = """
+from regrow.testing import Scheduler, Verdict
+
+
+class Odd(Scheduler):
+    def first(self, trial, after):
+        return {first}
+
+    def decide(self, trial, values):
+        return {decided}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "decided", "said"),
+    [
+        ("'1'", "None", "gives '1' as the step of the next decision; give a whole number, or None"),
+        ("after + 0.5", "None", "gives 0.5 as the step of the next decision; give a whole number"),
+        ("1", "None", "decides None; return a Verdict whose action is one of continue, stop,"),
+        ("1", "Verdict(action='explode')", "decides Verdict(action='explode'"),
+        ("1", "Verdict(until='2')", "gives '2' as the step of the next decision; give a whole"),
+    ],
+)
+def test_what_is_no_decision_is_named_with_the_scheduler(
+    first: str, decided: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"odd_{abs(hash((first, decided)))}"
+    (tmp_path / f"{module}.py").write_text(ODD.format(first=first, decided=decided))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = Spec.parse({**SPEC, "schedule": f"{module}:Odd"})
+    objective = FunctionObjective(function=lambda config, step: 1.0, spec=spec, seconds=1.0)
+    with pytest.raises(SpecError) as refused:
+        Simulation(spec=spec, objective=objective, machines=[Machine(slots=1)]).open().run()
+    assert f'schedule: "{module}:Odd": {said}' in str(refused.value)

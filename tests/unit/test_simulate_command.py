@@ -171,6 +171,7 @@ def test_what_a_simulation_cannot_do_is_told_in_one_line(
     [
         ("--workers", "0"),
         ("--workers", "x"),
+        ("--workers", "10001"),
         ("--trials", "0"),
         ("--seed", "-1"),
         ("--scale", "-1"),

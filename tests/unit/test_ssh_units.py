@@ -70,7 +70,9 @@ def test_a_machine_gets_the_project_without_secrets_and_the_values_in_a_file_of_
         names = {one for one in zipped.namelist() if not one.endswith("/")}
     assert names == {"run.sh", ".gitignore", "small.bin", "lib/a[1].py"}
     (line,) = said
-    assert line.startswith("not sent, as they may hold keys or passwords: .env; --include")
+    assert line.startswith(
+        "not sent, as they may hold keys or passwords, or cannot be read: .env; --include"
+    )
     shell = 'set -a; . "$0"; exec "$@"'
     show = [sys.executable, "-c", "import os; print(os.environ['TOKEN'])"]
     values = tmp_path / "there" / "environment"

@@ -103,6 +103,28 @@ def test_as_many_files_as_the_system_allows() -> None:
     assert soft == min(hard, FILES)
 
 
+def test_too_few_files_are_said_at_once() -> None:
+    code = (
+        "import resource as r; from regrow.infra.machine.host_environment import raise_file_limit as f;"
+        "r.setrlimit(r.RLIMIT_NOFILE, (64, 64)); f()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "UserError: only 64 files may be open at a time here" in done.stderr
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode != 0,
+    reason="no right to make a network namespace",
+)
+def test_a_machine_that_cannot_reach_itself_is_said_at_once() -> None:
+    code = "from regrow.infra.machine.host_environment import check_loopback as f; f()"
+    for command in ([], ["unshare", "--net"]):
+        done = subprocess.run(
+            [*command, sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert ("UserError: this machine cannot reach itself" in done.stderr) is bool(command)
+
+
 def test_the_embedded_prefect_server_starts_where_few_files_may_be_open(tmp_path: Path) -> None:
     code = (
         "import fcntl, resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (256, 256));"

@@ -32,7 +32,9 @@ def refused(script: Path) -> list[str]:
     try:
         tree = ast.parse(script.read_bytes(), str(script))
     except (SyntaxError, ValueError) as error:
-        raise UserError(f"{script}, line {getattr(error, 'lineno', '?')}: {error}") from None
+        raise UserError(
+            f"{script}, line {getattr(error, 'lineno', None) or '?'}: {error}"
+        ) from None
     found = dict.fromkeys((line, name) for name, line in _used(tree) if name in NAMES)
     return [
         f"{script}, line {line}: {name.rpartition('.')[2]} is not supported; {NAMES[name]}"

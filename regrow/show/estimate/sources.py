@@ -17,6 +17,7 @@ from regrow.infra.clusters.description import Cluster, Kubernetes, OnVms, Pods, 
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
+from regrow.search.bounds import MOST_TOGETHER
 from regrow.search.errors import SpecError
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
@@ -234,4 +235,4 @@ def _fitting(spec: Spec, of: Pods | Ssh) -> int:
     else:
         node = {"CPU": of.cpu, "GPU": float(of.gpu), "memory": float(of.memory)}
     slot = spec.resources.needs()
-    return max(1, slot.fitting(node)) if node and slot.bundles else 1
+    return min(MOST_TOGETHER, max(1, slot.fitting(node))) if node and slot.bundles else 1

@@ -1,0 +1,52 @@
+"""What a trainable changes in its process is not found by the next attempt there. In a process of
+its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAD = """
+import os, signal, socket, sys, tempfile, threading
+from regrow.tasks.process.restored import restored
+terminated = lambda number, frame: None
+signal.signal(signal.SIGTERM, terminated)
+with restored():
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "holds"),
+    [
+        ("os.chdir('/')", "open('here').read() == 'yes'"),
+        ("d = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)", "open('here').read() == 'yes'"),
+        ("os.umask(0o777)", "open('new', 'w').close() is None and open('new').read() == ''"),
+        ("sys.stdout = open('log', 'w'); sys.stdout.close()", "print('shown') is None"),
+        ("sys.excepthook = None", "threading.Thread(target=print).start() is None"),
+        ("sys.setrecursionlimit(60)", "sys.getrecursionlimit() > 60"),
+        ("socket.setdefaulttimeout(0.001)", "socket.getdefaulttimeout() is None"),
+        (
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+            "signal.getsignal(signal.SIGTERM) is terminated",
+        ),
+        ("signal.alarm(1)", "signal.alarm(0) == 0"),
+    ],
+)
+def test_the_next_attempt_finds_its_process_as_it_was(
+    change: str, holds: str, tmp_path: Path
+) -> None:
+    (tmp_path / "here").write_text("yes")
+    code = f"{HEAD}    {change}\nassert {holds}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
