@@ -53,7 +53,8 @@ def returned(tune: Any, folder: str) -> Any:
 def nothing_reported(tune: Any, folder: str) -> Any:
     grid = fit(tune, folder, lambda config: None, {"a": tune.grid_search([1, 2])})
     why = raised(lambda: grid.get_best_result("score", "max"))
-    return ends(grid), grid.num_terminated, grid[0].checkpoint, configs(grid, "a"), why
+    told = last(grid, "training_iteration", "done")
+    return ends(grid), told, grid.num_terminated, grid[0].checkpoint, configs(grid, "a"), why
 
 
 @body("types of what is reported")

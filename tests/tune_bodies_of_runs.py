@@ -220,7 +220,11 @@ def stoppers(tune: Any, folder: str) -> Any:
 
 @body("a metric of stop that is not reported")
 def stop_unknown(tune: Any, folder: str) -> Any:
-    return raised(lambda: fit(tune, folder, counted(tune, 2), run={"stop": {"asdf": 1}}))
+    found = []
+    why = raised(
+        lambda: found.append(fit(tune, folder, counted(tune, 2), run={"stop": {"asdf": 1}}))
+    )
+    return why, [ends(grid) for grid in found]
 
 
 @body("a metric of the TuneConfig that is not reported")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import tempfile
 from collections.abc import Iterator
@@ -98,11 +99,13 @@ class Result:
 
     @property
     def error(self) -> Exception | None:
-        """Why the trial failed, with the user's traceback as text; None if it did not."""
+        """Why the trial failed, with the user's traceback as text, and of the class that was raised
+        if that is one of Python's plain ones; None if it did not.
+        """
         if self._trial.state != "failed":
             return None
         last = self._trial.attempts[-1]
-        return RuntimeError(last.trace or last.reason)
+        return _raised(last.reason)(last.trace or last.reason)
 
     @cached_property
     def checkpoint(self) -> Any:
@@ -226,9 +229,11 @@ class ResultGrid:
         filter_nan_and_inf: bool = True,
     ) -> Result:
         """Return the best trial, by its last report; `scope`: by its best report (all), or a mean.
-        `filter_nan_and_inf`: without values that are not finite. Raises RuntimeError if there is
-        none.
+        `filter_nan_and_inf`: without values that are not finite. The only trial needs no metric.
+        Raises RuntimeError if there is none.
         """
+        if len(self) == 1:
+            return self._results[0]
         metric, mode = self._chosen(metric, mode)
         finite = filter_nan_and_inf
         values = [result.value(metric, mode, scope, finite=finite) for result in self._results]
@@ -273,6 +278,18 @@ class ResultGrid:
 
     def __repr__(self) -> str:
         return f"ResultGrid<[{', '.join(map(repr, self._results))}]>"
+
+
+def _raised(reason: str) -> type[Exception]:
+    """Return the class of a trial's error: a RuntimeError, and of the class with which the reason
+    begins, if that is one of Python's that holds nothing but its arguments.
+    """
+    kind = getattr(builtins, reason.partition(":")[0], None)
+    plain = isinstance(kind, type) and issubclass(kind, Exception)
+    if not plain or kind.__basicsize__ != Exception.__basicsize__ or issubclass(RuntimeError, kind):
+        return RuntimeError
+    bases = (kind,) if issubclass(kind, RuntimeError) else (RuntimeError, kind)
+    return type("TrialError", bases, {"__str__": lambda self: str(self.args[0])})
 
 
 def filesystem(state: str) -> Any:

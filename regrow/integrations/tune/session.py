@@ -39,6 +39,8 @@ _FILLED_IN = {
     "trial_id",
 }
 """Entries that Tune adds to a result, or reads from it, and that are not metrics."""
+SUMS = {"timesteps_this_iter": "timesteps_total", "episodes_this_iter": "episodes_total"}
+"""Entries that Tune sums up, and the names of the sums."""
 PROCESS = "pid", "node_ip"
 """Entries of a result about the process that reported it."""
 ANONYMOUS = "_metric"
@@ -62,7 +64,11 @@ class Reporting:
         name: str,
     ) -> None:
         self.trial, self._stop, self._config, self.name = trial, stop, config, name
-        self._before = self._remembered().get(TOTAL, 0.0)
+        remembered = self._remembered()
+        self._before = remembered.get(TOTAL, 0.0)
+        self._sums: dict[str, Any] = {
+            name: remembered[name] for name in SUMS.values() if name in remembered
+        }
         self._began = time.monotonic()
         self._since = trial.step
         self._enough = False
@@ -78,7 +84,10 @@ class Reporting:
         total = self._before + time.monotonic() - self._began
         step = self.trial.step + 1
         told = {key: value for key, value in result.items() if key not in _FILLED_IN}
-        full = {**flat(told), ITERATION: step, TOTAL: total}
+        for each, name in SUMS.items():
+            if number_of(result.get(each)) is not None:
+                self._sums[name] = self._sums.get(name, 0) + result[each]
+        full = {**self._sums, **flat(told), ITERATION: step, TOTAL: total}
         done = bool(result.get("done"))
         about = {"config": self._config, "trial_id": self.name, "done": done}
         filled = {
@@ -105,7 +114,8 @@ class Reporting:
         def write(folder: Path) -> None:
             (folder / FILES).mkdir()
             save(folder / FILES)
-            (folder / BESIDE).write_text(json.dumps({ITERATION: self.trial.step, TOTAL: total}))
+            kept = {**_plain(self._sums), ITERATION: self.trial.step, TOTAL: total}
+            (folder / BESIDE).write_text(json.dumps(kept))
 
         return write
 
@@ -160,6 +170,14 @@ class Session:
             self._reporting.report(
                 metrics, lambda place: shutil.copytree(folder, place, dirs_exist_ok=True)
             )
+
+    def finish(self) -> None:
+        """Report that the function has returned, if it reported nothing and no metric is named: to
+        Tune that is a trial without results, and no failure.
+        """
+        trial = self._reporting.trial
+        if trial.step == 0 and trial.metric == ITERATION:
+            self._reporting.report({})
 
     def get_state(self, key: str) -> Any:
         """Return what Ray's callbacks stored by `set_state`."""

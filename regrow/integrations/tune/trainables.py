@@ -80,6 +80,7 @@ def _run_function(function: Callable[..., Any], config: dict[str, Any], session:
         results = found if inspect.isgenerator(found) else [] if found is None else [found]
         for result in results:
             session.report(result if isinstance(result, Mapping) else {ANONYMOUS: result})
+        session.finish()
 
 
 def _run_class(cls: Any, config: dict[str, Any], reporting: Reporting, info: Any) -> None:

@@ -122,7 +122,8 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
     else:
         options["points"] = [{"config": point} for point in points] or None
     if search.repeats > 1:
-        options |= {"repeats": search.repeats, "trials": trials * search.repeats}
+        # num_samples counts all trials; what is left of the last configuration's is added.
+        options |= {"repeats": search.repeats, "trials": trials + -trials % search.repeats}
     most = failures.max_failures
     options["retries"] = {"error": "unlimited" if most < 0 else most, "anew": asked.anew}
     if run.storage_filesystem is not None:
@@ -282,7 +283,7 @@ def _keeping(given: Arguments, metric: Any, mode: Any, said: list[str]) -> dict[
                 f" not by {by} ({order})"
             )
     elif count:
-        keep["keep_last"] = count
+        keep |= {"keep_last": count, "keep_best": 0}
     return {"checkpoint": keep} if keep else {}
 
 
