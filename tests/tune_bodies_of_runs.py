@@ -454,7 +454,7 @@ def files(tune: Any, folder: str) -> Any:
         told = [json.loads(line) for line in (place / "result.json").read_text().splitlines()]
         with (place / "progress.csv").open() as file:
             rows = [(row["m"], row["deep/er/m"]) for row in csv.DictReader(file)]
-        known = set(told[-1]) - {"should_checkpoint", "experiment_tag"}
+        known = set(told[-1]) - {"checkpoint_dir_name"}
         found.append((params, [one["deep"] for one in told], rows, sorted(known)))
     return sorted(found, key=repr), str(Path(grid.experiment_path)) == f"{folder}/experiment"
 
@@ -570,7 +570,7 @@ def repeated(tune: Any, folder: str) -> Any:
 def own_searcher(tune: Any, folder: str) -> Any:
     search = part(tune, "search")
 
-    class Own(search.Searcher):  # type: ignore[misc] # the class of either module
+    class Own(search.Searcher):  # type: ignore[misc, name-defined] # the class of either module
         def __init__(self) -> None:
             super().__init__(metric="m", mode="max")
             self.told: list[float] = []
@@ -603,7 +603,7 @@ def climbing(tune: Any) -> Any:
 def asha(tune: Any, folder: str) -> Any:
     scheduler = part(tune, "schedulers").ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
     space = {"a": tune.grid_search([4, 3, 2, 1])}
-    more = {"metric": "m", "mode": "max", "max_concurrent_trials": 1}
+    more: dict[str, Any] = {"metric": "m", "mode": "max", "max_concurrent_trials": 1}
     grid = fit(tune, folder, climbing(tune), space, scheduler=scheduler, **more)
     best = grid.get_best_result()
     return ends(grid), best.config["a"], best.metrics["training_iteration"]
@@ -615,7 +615,7 @@ def median(tune: Any, folder: str) -> Any:
         time_attr="training_iteration", grace_period=2, min_samples_required=2
     )
     space = {"a": tune.grid_search([4, 3, 1])}
-    more = {"metric": "m", "mode": "max", "max_concurrent_trials": 1}
+    more: dict[str, Any] = {"metric": "m", "mode": "max", "max_concurrent_trials": 1}
     grid = fit(tune, folder, climbing(tune), space, scheduler=scheduler, **more)
     found = {result.config["a"]: result.metrics["training_iteration"] for result in grid}
     return ends(grid), found[4], found[3], found[1] < 9
@@ -628,7 +628,7 @@ def hyperband(tune: Any, folder: str) -> Any:
         time_attr="training_iteration", max_t=9, reduction_factor=3
     )
     space = {"a": tune.grid_search([1, 2, 3])}
-    more = {"metric": "m", "mode": "max"}
+    more: dict[str, Any] = {"metric": "m", "mode": "max"}
     run = {"stop": {"training_iteration": 9}}
     grid = fit(tune, folder, cls, space, scheduler=scheduler, run=run, **more)
     return ends(grid), grid.get_best_result(scope="all").config["a"]
@@ -660,7 +660,7 @@ def population(tune: Any, folder: str) -> Any:
         hyperparam_mutations={"a": tune.uniform(0.5, 2.0)},
     )
     space = {"a": tune.uniform(0.5, 2.0)}
-    more = {"metric": "m", "mode": "max", "num_samples": 4}
+    more: dict[str, Any] = {"metric": "m", "mode": "max", "num_samples": 4}
     run = {"stop": {"training_iteration": 8}}
     grid = fit(tune, folder, cls, space, scheduler=scheduler, run=run, **more)
     within = [0.4 <= result.config["a"] <= 2.4 for result in grid]
@@ -671,7 +671,7 @@ def population(tune: Any, folder: str) -> Any:
 def own_scheduler(tune: Any, folder: str) -> Any:
     schedulers = part(tune, "schedulers")
 
-    class Own(schedulers.FIFOScheduler):  # type: ignore[misc] # the class of either module
+    class Own(schedulers.FIFOScheduler):  # type: ignore[misc, name-defined] # the class of either module
         def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
             note(folder, "asked", f"{result['m']}")
             return str(schedulers.TrialScheduler.CONTINUE)
@@ -685,7 +685,7 @@ def by_name(tune: Any, folder: str) -> Any:
     scheduler = tune.create_scheduler("async_hyperband", metric="m", mode="max", max_t=4)
     searcher = tune.create_searcher("random")
     space = {"a": tune.choice([1])}
-    more = {"num_samples": 2, "max_concurrent_trials": 1}
+    more: dict[str, Any] = {"num_samples": 2, "max_concurrent_trials": 1}
     grid = fit(
         tune, folder, climbing(tune), space, scheduler=scheduler, search_alg=searcher, **more
     )

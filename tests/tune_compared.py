@@ -1,8 +1,12 @@
 """Experiments as scripts of Ray Tune's have them, each run by Ray Tune and by `regrow.tune`, and
 compared.
 
-`python -m tests.tune_compared` runs them with real sessions, and prints a table. The experiments are
-in `tune_bodies.py` and `tune_bodies_of_runs.py`.
+`python -m tests.tune_compared` runs them with real sessions, each in a process of its own, and prints
+a line for each. Ray Tune's outcomes are kept in `tests/data/tune_outcomes.json` (`--record` writes
+them), with which `tests/unit/test_tune_bodies.py` compares ours in one process; `--recorded` takes
+them from there, too, so that only `regrow.tune` runs. `--together` runs all on one cluster of Ray, in
+one process. `--write` puts the table into `docs/how-to/coming-from-ray-tune.md`. The experiments are in
+`tune_bodies.py` and `tune_bodies_of_runs.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,16 +37,32 @@ from tests.tune_registry import BODIES, IN_WORDS, TOPICS
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = (tune_bodies, tune_bodies_of_runs)
 """Those that fill the registry."""
-LIMIT_SECONDS = 300
+OUTCOMES = ROOT / "tests" / "data" / "tune_outcomes.json"
+"""What Ray Tune's outcomes were, by name, as text."""
+PAGE = ROOT / "docs" / "how-to" / "coming-from-ray-tune.md"
+BEGIN, END = "<!-- compared: `python -m tests.tune_compared --write` -->", "<!-- /compared -->"
+LIMIT_SECONDS = 600
 CPUS = 2
 """Of the cluster that both have: trials that run at a time."""
+DIFFERENT = {
+    "not_finite_searched": "a metric that is not finite fails its trial",
+    "stop_unknown": "a metric of `stop` that is not reported is an error at once",
+    "all_kept": "without a `CheckpointConfig` the last two checkpoints and the best are kept",
+    "dirnames": "`trial_dirname_creator` is named as not used: trials have numbers",
+}
+"""What differs on purpose, or is not mended, by name, in the words of the page."""
 
 
-def compared(name: str, folder: Path) -> tuple[str, str]:
-    """Runs one with both: "alike", "refused" or "wrong", and what is said or differs."""
+def recorded() -> dict[str, str]:
+    """Ray Tune's outcomes by name, as they were recorded."""
+    found: dict[str, str] = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
+    return found
+
+
+def cluster() -> None:
+    """Starts Ray in this process; both use it."""
     import ray
 
-    ours: Any = import_module("regrow.tune")
     ray.init(
         address="local",
         num_cpus=CPUS,
@@ -50,73 +70,124 @@ def compared(name: str, folder: Path) -> tuple[str, str]:
         log_to_driver=False,
         logging_level=logging.CRITICAL,
     )
-    (folder / "theirs").mkdir()
-    (folder / "ours").mkdir()
-    theirs = BODIES[name](import_module("ray.tune"), str(folder / "theirs"))
+
+
+def theirs(name: str, folder: Path) -> str:
+    """The outcome of Ray Tune, as text."""
+    folder.mkdir(parents=True)
+    return repr(BODIES[name](import_module("ray.tune"), str(folder)))
+
+
+def compared(name: str, folder: Path, expected: str) -> tuple[str, str]:
+    """Runs one with ours: "alike", "refused" or "wrong", and what is said or differs."""
+    folder.mkdir(parents=True)
+    tune: Any = import_module("regrow.tune")
     try:
-        found = BODIES[name](ours, str(folder / "ours"))
+        found = repr(BODIES[name](tune, str(folder)))
     except IN_WORDS as error:
         return "refused", str(error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the outcome that is told
+    except (Exception, SystemExit) as error:
+        logging.getLogger(__name__).debug(name, exc_info=True)
         return "wrong", "".join(traceback.format_exception_only(error)).strip()
-    places = Places.at(str(folder / "ours"))
+    places = Places.at(str(folder))
     for experiment in places.experiments():
         difference = verify(read_events(places.store(experiment))).difference
         if difference is not None:
             return "wrong", f"{experiment} is not verified: {difference}"
-    if repr(found) == repr(theirs):
-        return "alike", ""
-    return "wrong", f"{found!r}, not {theirs!r}"
+    return ("alike", "") if found == expected else ("wrong", f"{found}, not {expected}")
 
 
-def _alone(name: str) -> tuple[str, list[str], float]:
-    """Runs one in a process of its own, as a script."""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "tests.tune_compared", "--one", name],
-                cwd=folder,
-                env={
-                    **os.environ,
-                    "REGROW_STATE": f"{folder}/ours",
-                    "RAY_AIR_NEW_OUTPUT": "0",
-                    "PYTHONPATH": str(ROOT),
-                },
-                text=True,
-                capture_output=True,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                timeout=LIMIT_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            return name, ["wrong", f"not over after {LIMIT_SECONDS} s"], time.monotonic() - began
-    found = done.stdout.strip().splitlines()
-    told = json.loads(found[-1]) if found and not done.returncode else ["wrong", done.stderr[-600:]]
-    return name, told, time.monotonic() - began
+def both(name: str, folder: Path, known: dict[str, str]) -> tuple[str, str, str]:
+    """The outcome, what is said or differs, and Ray Tune's outcome: known, or run here."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        expected = known[name] if name in known else theirs(name, folder / "theirs")
+        outcome, told = compared(name, folder / "ours", expected)
+    return outcome, told, expected
+
+
+def _here(names: list[str], known: dict[str, str]) -> Iterator[tuple[str, list[str], float]]:
+    """Runs all in this process, on one cluster."""
+    cluster()
+    for name in names:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            found = list(both(name, Path(folder), known))
+        yield name, found, time.monotonic() - began
+
+
+def _alone(names: list[str], known: dict[str, str]) -> Iterator[tuple[str, list[str], float]]:
+    """Runs each in a process of its own, as a script."""
+    for name in names:
+        began = time.monotonic()
+        command = [sys.executable, "-m", "tests.tune_compared", "--one", name]
+        command += ["--recorded"] if known else []
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            try:
+                done = subprocess.run(
+                    command,
+                    cwd=folder,
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                    text=True,
+                    capture_output=True,
+                    check=False,
+                    stdin=subprocess.DEVNULL,
+                    timeout=LIMIT_SECONDS,
+                )
+                found = done.stdout.strip().splitlines()
+                told = ["wrong", done.stderr[-600:], ""]
+                if found and not done.returncode:
+                    told = json.loads(found[-1])
+            except subprocess.TimeoutExpired:
+                told = ["wrong", f"not over after {LIMIT_SECONDS} s", ""]
+        yield name, told, time.monotonic() - began
+
+
+def table(outcomes: dict[str, tuple[str, str]]) -> str:
+    """The table of the page."""
+    counts = Counter(outcome for outcome, _ in outcomes.values())
+    said = ", ".join(f"{counts[one]} {one}" for one in ("alike", "refused", "wrong") if counts[one])
+    lines = [f"Of {len(outcomes)}: {said}.", "", "| experiment | outcome | |", "|---|---|---|"]
+    for name, (outcome, told) in outcomes.items():
+        why = "" if outcome == "alike" else DIFFERENT.get(name, told).replace("|", "\\|")
+        shown = outcome if outcome != "wrong" else "different"
+        lines.append(f"| {TOPICS[name]} | {shown} | {' '.join(why.split())[:200]} |")
+    return "\n".join(lines).replace(" wrong", " different")
 
 
 def main() -> int:
     """Prints a line for each, and how many there are of each outcome."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--together", action="store_true", help="in one process, on one cluster")
+    parser.add_argument("--recorded", action="store_true", help="Ray Tune's outcomes as recorded")
+    parser.add_argument("--record", action="store_true", help="keep Ray Tune's outcomes")
+    parser.add_argument("--write", action="store_true", help="put the table into the page")
     parser.add_argument("--one", default="", help="a name, whose outcome is printed as JSON")
     chosen = parser.parse_args()
+    known = recorded() if chosen.recorded else {}
     if chosen.one:
-        with contextlib.redirect_stdout(io.StringIO()):
-            outcome = compared(chosen.one, Path.cwd())
-        print(json.dumps(outcome))
+        cluster()
+        print(json.dumps(both(chosen.one, Path.cwd(), known)))
         return 0
     names = [name for name in BODIES if any(word in name for word in chosen.only.split(","))]
-    counts: Counter[str] = Counter()
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        for name, (outcome, told), seconds in pool.map(_alone, names):
-            counts[outcome] += 1
-            shown = f" {' '.join(told.split())[:400]}" if told else ""
-            print(f"{TOPICS[name]:60} {outcome:8} {seconds:5.0f} s{shown}", flush=True)
+    outcomes: dict[str, tuple[str, str]] = {}
+    records = recorded()
+    for name, (outcome, told, expected), seconds in (_here if chosen.together else _alone)(
+        names, known
+    ):
+        outcomes[name] = outcome, told
+        records[name] = expected
+        shown = f" {' '.join(told.split())[:400]}" if told else ""
+        print(f"{TOPICS[name]:60} {outcome:8} {seconds:5.0f} s{shown}", flush=True)
+    counts = Counter(outcome for outcome, _ in outcomes.values())
     print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))
-    return int(counts["wrong"] > 0)
+    if chosen.record:
+        OUTCOMES.write_text(json.dumps(records, indent=1) + "\n")
+    if chosen.write:
+        text = PAGE.read_text()
+        before, after = text[: text.index(BEGIN)], text[text.index(END) :]
+        PAGE.write_text(f"{before}{BEGIN}\n\n{table(outcomes)}\n\n{after}")
+    return int(counts["wrong"] > sum(name in DIFFERENT for name in outcomes))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from regrow.infra.state.places import Places
-from regrow.integrations.tune.session import ITERATION, PROCESS, TOTAL
+from regrow.integrations.tune.session import ITERATION, PROCESS, TOTAL, UNREPORTED
 from regrow.records import TrialResult
 from regrow.result import Result as Log
 from regrow.search.events import Row
@@ -47,6 +47,8 @@ class Reports:
         before = since = 0.0
         attempt, process = 0, dict.fromkeys(PROCESS)
         for number, row, told in self._rows.get(trial.number, ()):
+            if UNREPORTED in told:
+                continue
             if number != attempt:
                 attempt, since = number, before
                 process = {name: told.pop(name, None) for name in PROCESS}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
-from regrow.integrations.tune.private import default_storage
+from regrow.integrations.tune.private import TRIAL_INDEX, default_storage
 from regrow.integrations.tune.reports import EAGER, Folders, Reports, nested
 from regrow.integrations.tune.session import FILES, ITERATION, flat
 from regrow.integrations.tune.templates import Suggested, render
@@ -51,6 +51,8 @@ class Result:
             self.config = render(template, trial.config, seed)
             if suggests(log.spec.search) and not isinstance(template, Suggested):
                 self.config |= trial.config
+        if log.spec.repeats > 1:
+            self.config = {**self.config, TRIAL_INDEX: trial.number % log.spec.repeats}
 
     @cached_property
     def path(self) -> str:
@@ -94,7 +96,14 @@ class Result:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """Result of the last report, nested and flat, with the entries that Tune adds."""
-        last = self._rows[-1] if self._rows else {"trial_id": self.trial_id, "done": False}
+        last = (
+            self._rows[-1]
+            if self._rows
+            else {
+                "trial_id": self.trial_id,
+                "done": self.state in _OVER,
+            }
+        )
         return {**nested(last), **last, "config": self.config}
 
     @property
@@ -114,10 +123,17 @@ class Result:
 
     @cached_property
     def best_checkpoints(self) -> list[tuple[Any, dict[str, Any]]]:
-        """The retained checkpoints, oldest first, each with the metrics of its report."""
-        return [
-            (self._restored(step), self._rows[step - 1]) for step in sorted(self._trial.checkpoints)
-        ]
+        """The retained checkpoints, each with the metrics of its report: oldest first, or, if they
+        are kept by their score, those only, the best last.
+        """
+        steps, kept = sorted(self._trial.checkpoints), self._log.spec.checkpoint
+        if kept.keep_last == 1 and kept.keep_best:
+            goal = self._log.spec.objective
+            sign = 1 if goal.mode == "max" else -1
+            scores = {step: number_of(self._rows[step - 1].get(goal.name)) for step in steps}
+            steps.sort(key=lambda step: sign * (scores[step] or 0.0))
+            steps = steps[-kept.keep_best :]
+        return [(self._restored(step), self._rows[step - 1]) for step in steps]
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Any:
         """Return the retained checkpoint at whose report `metric` was best."""
@@ -284,9 +300,10 @@ def _raised(reason: str) -> type[Exception]:
     """Return the class of a trial's error: a RuntimeError, and of the class with which the reason
     begins, if that is one of Python's that holds nothing but its arguments.
     """
-    kind = getattr(builtins, reason.partition(":")[0], None)
-    plain = isinstance(kind, type) and issubclass(kind, Exception)
-    if not plain or kind.__basicsize__ != Exception.__basicsize__ or issubclass(RuntimeError, kind):
+    kind: Any = getattr(builtins, reason.partition(":")[0], None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return RuntimeError
+    if kind.__basicsize__ != Exception.__basicsize__ or issubclass(RuntimeError, kind):
         return RuntimeError
     bases = (kind,) if issubclass(kind, RuntimeError) else (RuntimeError, kind)
     return type("TrialError", bases, {"__str__": lambda self: str(self.args[0])})

@@ -43,6 +43,8 @@ SUMS = {"timesteps_this_iter": "timesteps_total", "episodes_this_iter": "episode
 """Entries that Tune sums up, and the names of the sums."""
 PROCESS = "pid", "node_ip"
 """Entries of a result about the process that reported it."""
+UNREPORTED = "regrow_nothing_reported"
+"""Kept with the report of a trial that itself reported nothing: results leave it out."""
 ANONYMOUS = "_metric"
 """Name of a number that is reported, or returned, without a name."""
 
@@ -149,13 +151,14 @@ def trial_info(
 class Session:
     """Replaces Ray's session for a function that is a trial."""
 
-    def __init__(self, reporting: Reporting, info: SimpleNamespace) -> None:
+    def __init__(self, reporting: Reporting, info: SimpleNamespace, folder: str) -> None:
+        """Begin it. `folder`: what `get_trial_dir` returns."""
         from ray import tune
 
         self._reporting = reporting
         self.world_rank = None  # Ray recognizes Tune by it, as opposed to a worker of Ray Train
         self.trial_id = self.trial_name = reporting.name
-        self.trial_dir, self.experiment_name = info.logdir, info.experiment_name
+        self.trial_dir, self.experiment_name = folder, info.experiment_name
         self.trial_info, self.trial_resources = info, info.resources
         self.loaded_checkpoint: Any = None
         if reporting.restored is not None:
@@ -177,7 +180,8 @@ class Session:
         """
         trial = self._reporting.trial
         if trial.step == 0 and trial.metric == ITERATION:
-            self._reporting.report({})
+            trial.keep_exactly({UNREPORTED: True})
+            trial.report({ITERATION: 1})
 
     def get_state(self, key: str) -> Any:
         """Return what Ray's callbacks stored by `set_state`."""

@@ -112,10 +112,10 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         **_schedule(schedule, space),
         **_keeping(keeping, metric, mode, said),
     }
-    own = None
+    own, state = None, asked.state or storage_path(asked.run)
     if search.own is not None:
         pickled = own_searcher(search.own, asked.param_space, metric, mode, trials)
-        root = Places.at(asked.state or storage_path(asked.run)).root
+        root = Places.at(state).root
         own = OwnSearcher(pickled=pickled, root=root)
     if search.defined is not None:
         options["enqueue"] = points or None
@@ -131,7 +131,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         hint = "give storage_path alone: a folder, or s3://BUCKET/PREFIX"
         raise SpecError("storage_filesystem", repr(run.storage_filesystem), problem, hint)
     run.get("storage_path")
-    options["state"] = asked.state or storage_path(asked.run)
+    options["state"] = state
     fast = failures.fail_fast
     for elsewhere in _READ_BY_TUNER:
         run.get(elsewhere)
@@ -145,6 +145,8 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         defined=search.defined,
         searcher=own,
         bundle=bundle(options["resources"]),
+        repeats=search.repeats if search.indexed else 1,
+        root=None if state is not None and "://" in state else Places.at(state).root,
         origin=os.getcwd(),
         apart=os.environ.get(CHDIR, "1") != "0",
     )
