@@ -16,7 +16,7 @@ from tests.unit.tune_here import run_here
 
 RECORDED = recorded()
 REFUSED = ("unknown_name", "unpicklable", "many_experiments")
-ELSEWHERE = ("restored", "restored_after", "timeouts")
+ELSEWHERE = ("restored", "timeouts")
 """Run by `make compat-tune` only: they need real sessions, or take the time that they give."""
 
 
