@@ -5,8 +5,9 @@ compared.
 a line for each. Ray Tune's outcomes are kept in `tests/data/tune_outcomes.json` (`--record` writes
 them), with which `tests/unit/test_tune_bodies.py` compares ours in one process; `--recorded` takes
 them from there, too, so that only `regrow.tune` runs. `--together` runs all on one cluster of Ray, in
-one process. `--write` puts the table into `docs/how-to/coming-from-ray-tune.md`. The experiments are in
-`tune_bodies.py` and `tune_bodies_of_runs.py`.
+one process; `--here` runs ours without Ray and Prefect, all else is real, and leaves out those that
+need sessions. `--write` puts the table into `docs/how-to/coming-from-ray-tune.md`. The experiments are in
+`tune_bodies.py`, `tune_bodies_of_runs.py` and `tune_bodies_of_searches.py`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from regrow import experiment
+from regrow.flows import inline
 from regrow.infra.log.reading import read_events
 from regrow.infra.state.places import Places
 from regrow.search.planning.verify import verify
-from tests import tune_bodies, tune_bodies_of_runs
+from tests import tune_bodies, tune_bodies_of_runs, tune_bodies_of_searches
 from tests.tune_registry import BODIES, IN_WORDS, TOPICS
+from tests.unit.tune_here import run_here
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = (tune_bodies, tune_bodies_of_runs)
+MODULES = (tune_bodies, tune_bodies_of_runs, tune_bodies_of_searches)
 """Those that fill the registry."""
 OUTCOMES = ROOT / "tests" / "data" / "tune_outcomes.json"
 """What Ray Tune's outcomes were, by name, as text."""
@@ -44,6 +48,8 @@ BEGIN, END = "<!-- compared: `python -m tests.tune_compared --write` -->", "<!--
 LIMIT_SECONDS = 600
 CPUS = 2
 """Of the cluster that both have: trials that run at a time."""
+ELSEWHERE = ("restored", "timeouts")
+"""Those that need real sessions, or take the time that they give."""
 DIFFERENT = {
     "not_finite_searched": "a metric that is not finite fails its trial",
     "stop_unknown": "a metric of `stop` that is not reported is an error at once",
@@ -90,10 +96,10 @@ def compared(name: str, folder: Path, expected: str) -> tuple[str, str]:
         logging.getLogger(__name__).debug(name, exc_info=True)
         return "wrong", "".join(traceback.format_exception_only(error)).strip()
     places = Places.at(str(folder))
-    for experiment in places.experiments():
-        difference = verify(read_events(places.store(experiment))).difference
+    for each in places.experiments():
+        difference = verify(read_events(places.store(each))).difference
         if difference is not None:
-            return "wrong", f"{experiment} is not verified: {difference}"
+            return "wrong", f"{each} is not verified: {difference}"
     return ("alike", "") if found == expected else ("wrong", f"{found}, not {expected}")
 
 
@@ -112,6 +118,21 @@ def _here(names: list[str], known: dict[str, str]) -> Iterator[tuple[str, list[s
         began = time.monotonic()
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             found = list(both(name, Path(folder), known))
+        yield name, found, time.monotonic() - began
+
+
+def _without_ray(names: list[str], known: dict[str, str]) -> Iterator[tuple[str, list[str], float]]:
+    """Runs ours in this process, without Ray."""
+    setattr(experiment, "run_session", run_here)  # noqa: B010 - it stands in for it
+    setattr(inline, "hand_to_guard", lambda *_: None)  # noqa: B010 - it begins processes
+    for name in names:
+        if name in ELSEWHERE:
+            continue
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            os.chdir(folder)
+            found = list(both(name, Path(folder), known))
+            os.chdir(ROOT)
         yield name, found, time.monotonic() - began
 
 
@@ -159,12 +180,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--together", action="store_true", help="in one process, on one cluster")
+    parser.add_argument("--here", action="store_true", help="ours without Ray, Ray's as recorded")
     parser.add_argument("--recorded", action="store_true", help="Ray Tune's outcomes as recorded")
     parser.add_argument("--record", action="store_true", help="keep Ray Tune's outcomes")
     parser.add_argument("--write", action="store_true", help="put the table into the page")
     parser.add_argument("--one", default="", help="a name, whose outcome is printed as JSON")
     chosen = parser.parse_args()
-    known = recorded() if chosen.recorded else {}
+    known = recorded() if chosen.recorded or chosen.here else {}
     if chosen.one:
         cluster()
         print(json.dumps(both(chosen.one, Path.cwd(), known)))
@@ -172,9 +194,8 @@ def main() -> int:
     names = [name for name in BODIES if any(word in name for word in chosen.only.split(","))]
     outcomes: dict[str, tuple[str, str]] = {}
     records = recorded()
-    for name, (outcome, told, expected), seconds in (_here if chosen.together else _alone)(
-        names, known
-    ):
+    way = _without_ray if chosen.here else _here if chosen.together else _alone
+    for name, (outcome, told, expected), seconds in way(names, known):
         outcomes[name] = outcome, told
         records[name] = expected
         shown = f" {' '.join(told.split())[:400]}" if told else ""

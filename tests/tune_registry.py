@@ -107,3 +107,13 @@ def note(folder: str, name: str, line: str) -> None:
     """Adds a line to a file that all trials know."""
     with Path(folder, name).open("a") as file:
         file.write(f"{line}\n")
+
+
+def counted(tune: Any, upto: int = 10) -> Any:
+    """A function that reports `m` from 0 on, and more of them nested."""
+
+    def train(config: dict[str, Any]) -> None:
+        for i in range(upto):
+            tune.report({"m": i, "deep": {"er": {"m": i}}})
+
+    return train

@@ -10,14 +10,12 @@ import pytest
 
 from regrow import experiment
 from regrow.flows import inline
-from tests.tune_compared import DIFFERENT, compared, recorded
+from tests.tune_compared import DIFFERENT, ELSEWHERE, compared, recorded
 from tests.tune_registry import BODIES
 from tests.unit.tune_here import run_here
 
 RECORDED = recorded()
 REFUSED = ("unknown_name", "unpicklable", "many_experiments")
-ELSEWHERE = ("restored", "timeouts")
-"""Run by `make compat-tune` only: they need real sessions, or take the time that they give."""
 
 
 @pytest.mark.parametrize("name", [name for name in BODIES if name not in ELSEWHERE])
