@@ -34,12 +34,12 @@ from regrow.flows import inline
 from regrow.infra.log.reading import read_events
 from regrow.infra.state.places import Places
 from regrow.search.planning.verify import verify
-from tests import tune_bodies, tune_bodies_of_runs, tune_bodies_of_searches
+from tests import tune_bodies, tune_bodies_more, tune_bodies_of_runs, tune_bodies_of_searches
 from tests.tune_registry import BODIES, IN_WORDS, TOPICS
 from tests.unit.tune_here import run_here
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = (tune_bodies, tune_bodies_of_runs, tune_bodies_of_searches)
+MODULES = (tune_bodies, tune_bodies_more, tune_bodies_of_runs, tune_bodies_of_searches)
 """Those that fill the registry."""
 OUTCOMES = ROOT / "tests" / "data" / "tune_outcomes.json"
 """What Ray Tune's outcomes were, by name, as text."""
@@ -54,6 +54,8 @@ DIFFERENT = {
     "not_finite_searched": "a metric that is not finite fails its trial",
     "stop_unknown": "a metric of `stop` that is not reported is an error at once",
     "all_kept": "without a `CheckpointConfig` the last two checkpoints and the best are kept",
+    "step_callbacks": "there is no controller whose steps begin and end",
+    "log_files": "`log_to_file` is named as not used: `regrow logs` has what was printed",
     "dirnames": "`trial_dirname_creator` is named as not used: trials have numbers",
 }
 """What differs on purpose, or is not mended, by name, in the words of the page."""

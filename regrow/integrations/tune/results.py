@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.private import TRIAL_INDEX, default_storage
-from regrow.integrations.tune.reports import EAGER, Folders, Reports, nested
-from regrow.integrations.tune.session import FILES, ITERATION, flat
+from regrow.integrations.tune.reports import EAGER, Folders, Reports
+from regrow.integrations.tune.session import FILES, ITERATION, flat, nested
 from regrow.integrations.tune.templates import Suggested, render
 from regrow.records import TrialResult
 from regrow.result import Result as Log

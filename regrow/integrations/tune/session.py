@@ -50,9 +50,12 @@ ANONYMOUS = "_metric"
 
 
 def reported(event: Reported, row: Row, config: Mapping[str, Any], trial_id: str) -> dict[str, Any]:
-    """Return a result as Tune's controller hands it to searchers, schedulers and callbacks."""
+    """Return a result as Tune's controller hands it to searchers, schedulers and callbacks, nested
+    and flat.
+    """
     about = {"config": config, "trial_id": trial_id, "done": False}
-    return {**event.reported(row), ITERATION: row.step, **about}
+    told = event.reported(row)
+    return {**nested(told), **told, ITERATION: row.step, **about}
 
 
 class Reporting:
@@ -224,4 +227,20 @@ def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             found |= flat(value, f"{prefix}{key}/")
         else:
             found[f"{prefix}{key}"] = value
+    return found
+
+
+def nested(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Nest flat names as Tune reports them: {"a/b": 1} becomes {"a": {"b": 1}}."""
+    found: dict[str, Any] = {}
+    for key, value in metrics.items():
+        *groups, last = key.split("/")
+        place = found
+        for group in groups:
+            inner = place.setdefault(group, {})
+            if not isinstance(inner, dict):
+                break
+            place = inner
+        else:
+            place[last] = value
     return found
