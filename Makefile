@@ -10,7 +10,9 @@
 #   make mutants  changes one operator of the core at a time and sees whether a test fails; ARGS="--each 40 --only log,planner"
 #   make bench    our overhead and Ray Tune's, side by side; ARGS="--quick" and so on
 #   make compat   canary, demo and nearest tests with the minor releases of Ray, Prefect and MLflow next to ours; ARGS="--only ray";
-#                 and `make compat-tune`, Ray Tune's own examples, each killed once and resumed; ARGS="--only pbt";
+#                 and `make compat-tune`, Ray Tune's own examples, each killed once and resumed; ARGS="--only pbt"; after them
+#                 `make tune-compared`: experiments run by Ray Tune and by `regrow.tune`, and compared; COMPARED="--only stop";
+#                 `make compat-wandb`: kinds of sweep files of W&B's, each run as it is; ARGS="--only bayes";
 #                 `make compat-optuna`: studies run by Optuna and by `regrow.optuna`, and compared; ARGS="--only catch"
 #   make lock     writes requirements.lock anew from pyproject.toml, and sbom.cdx.json of it; UPGRADE=1 for newer versions
 #   make dumps    writes the databases that Prefect and MLflow begin with, by their migrations: after a change of their versions
@@ -35,7 +37,7 @@ FITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON = $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	if "$$p" -c '$(FITS)' 2>/dev/null; then command -v "$$p"; break; fi; done)
 
-.PHONY: demo check lint types units test nightly gpu soak mutants bench compat compat-releases compat-tune compat-optuna optuna-examples docs pictures lock dumps sbom install clean
+.PHONY: demo check lint types units test nightly gpu soak mutants bench compat compat-releases compat-tune tune-compared compat-wandb compat-optuna optuna-examples docs pictures lock dumps sbom install clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -83,6 +85,13 @@ compat-releases: $(VENV)/.installed
 compat-tune: $(VENV)/.installed
 	$(PIP) install --quiet $(TUNE_EXAMPLES)
 	$(BIN)/python -m tests.tune_examples $(ARGS)
+	$(MAKE) tune-compared
+
+tune-compared: $(VENV)/.installed
+	$(BIN)/python -m tests.tune_compared $(COMPARED)
+
+compat-wandb: $(VENV)/.installed
+	$(BIN)/python -m tests.wandb_sweeps $(ARGS)
 
 compat-optuna: $(VENV)/.installed
 	$(BIN)/python -m tests.optuna_compared $(ARGS)

@@ -66,6 +66,7 @@ TUNE = {
     "ray.tune.impl.tuner_internal:run(fail_fast, resume, restore, resume_config)": "tune.run of Ray Tune's scripts ends with a traceback",
     "ray.train.constants:DEFAULT_STORAGE_PATH": "a script of Ray Tune's that restores below the user's home does not find its experiment",
     "ray.tune.stopper:CombinedStopper._stoppers": "combined Stoppers of Ray Tune's end trials, but not the experiment",
+    "ray.tune.search:Repeater._set_index": "a Repeater of Ray Tune's is refused with a traceback",
     "ray.tune.stopper:TimeoutStopper._timeout_seconds": "a TimeoutStopper of Ray Tune's is refused with a traceback",
 }
 PREFECT = {

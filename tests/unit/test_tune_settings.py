@@ -30,6 +30,7 @@ from tests.unit.tuned import Tuned, translate, tuned
 __all__ = ["tuned"]
 durable: Any = import_module("regrow.tune")
 recorded: Any = import_module("regrow.integrations.tune.recorded")
+tuner: Any = import_module("regrow.integrations.tune.tuner")
 
 
 def train(config: dict[str, Any]) -> None:
@@ -277,6 +278,19 @@ def test_restore_finds_an_experiment_below_rays_default_folder_too(
     assert overriding.opened("/elsewhere/name").name == "tuned"
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_restored_experiment_continues_with_the_settings_in_its_log(
+    tuned: Tuned, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    grid = tuned(failing, {"a": 1})
+    asked: list[Any] = []
+    monkeypatch.setattr(tuner, "run_session", lambda **given: asked.append(given))
+    Tuner.restore(grid.experiment_path, failing, restart_errored=anew).fit()
+    (given,) = asked
+    assert (given["spec"].retries.anew, given["retry_failed"]) == (anew, anew)
+    assert given["spec"].name == "tuned"
+
+
 def test_a_metric_of_stop_that_no_report_has_fails_the_first_trial_with_its_name(
     tuned: Tuned,
 ) -> None:
@@ -367,7 +381,8 @@ def test_a_trial_knows_where_the_script_is(
     told = result.metrics
     assert told["origin"] == here
     assert (told["cwd"] == here) == (apart == "0")
-    assert (told["cwd"] == told["dir"]) == (apart == "1")
+    assert told["dir"] == result.path, "what is written there remains"
+    assert told["cwd"] != told["dir"]
     assert os.getcwd() == here
 
 

@@ -156,6 +156,13 @@ def test_what_is_only_alike_is_said() -> None:
     assert Spec.parse(made).name == "My-sweep"
 
 
+def test_a_random_sweep_runs_as_often_as_its_cap_says_also_in_a_small_space() -> None:
+    small = {"a": {"values": [1, 2]}}
+    assert Spec.parse(spec(parameters=small)).duplicates
+    assert Spec.parse(spec(parameters=small, method="bayes")).duplicates
+    assert not Spec.parse(spec(parameters=small, method="grid")).duplicates
+
+
 def test_trials_stand_for_a_cap_that_is_missing_and_a_cap_above_a_grid_is_no_error() -> None:
     endless = {key: value for key, value in SWEEP.items() if key != "run_cap"}
     assert translated(endless, "sweep", trials=7)[0]["trials"] == 7

@@ -5,6 +5,7 @@ the results as a script gets them. No test lives here.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -56,7 +57,9 @@ class Tuned:
         **how: Any,
     ) -> ResultGrid:
         """`killed`: each trial is in a session of its own, before which the driver was killed."""
-        self.found = found = translate(trainable, space, **how)
+        found = translate(trainable, space, **how)
+        runs = replace(found.trainable, root=self.root)
+        self.found = found = replace(found, trainable=runs)
         module = ModuleType("tuned_trainable")
         module.__spec__ = ModuleSpec("tuned_trainable", None)
         module.__dict__["train"] = found.trainable

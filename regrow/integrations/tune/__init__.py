@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from regrow.integrations.tune.recorded import install, recorded
+from regrow.integrations.tune.unsupported import refuse
 
 _OURS = {
     "Tuner": "tuner",
@@ -32,6 +33,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"regrow.integrations.tune.{_OURS[name]}"), name)
     if name.startswith("_"):
         raise AttributeError(name)
+    refuse(f"ray.tune.{name}")
     if (recording := sys.modules.get(f"regrow.tune.{name}")) is not None:
         return recording
     return recorded(getattr(import_module("ray.tune"), name))

@@ -20,7 +20,7 @@ from regrow.infra.log.follower import Follower
 from regrow.infra.log.subscription import Batch, Subscription
 from regrow.infra.state.experiments import request_order, request_stop, withdraw_stop
 from regrow.infra.state.places import Places
-from regrow.integrations.tune.session import reported
+from regrow.integrations.tune.session import UNREPORTED, reported
 from regrow.integrations.tune.stopping import UNKNOWN
 from regrow.integrations.tune.templates import render
 from regrow.search.events import Began, Ended, Proposed, Reported, Row, Saved
@@ -52,8 +52,10 @@ def feeding(
     feed = CallbackDispatcher(spec, found, callbacks, store)
     stopping = found.stopping
     if not (callbacks or stopping.whole or stopping.named or found.scheduler):
-        yield feed
-        feed.close()
+        try:
+            yield feed
+        finally:
+            feed.close()
         return
     try:
         log = Subscription(Follower(store), LOOK_SECONDS)
@@ -158,6 +160,8 @@ class CallbackDispatcher:
 
     def _told(self, event: Reported, row: Row) -> None:
         number, trial = event.trial, self._trials[event.trial]
+        if UNREPORTED in event.reported(row):
+            return
         trial.last_result = result = reported(event, row, trial.config, trial.trial_id)
         if self._ask("on_trial_result", trial, result) == "STOP":
             request_order(self._store, [number], "stop")
@@ -182,9 +186,9 @@ class CallbackDispatcher:
     def _ended(self, trial: Any, event: Ended) -> None:
         state = self._history.trials[event.trial].state.value
         if state in ("done", "stopped"):
-            trial.status = "TERMINATED"
             self._ask("on_trial_complete", trial, trial.last_result)
-            self.call("on_trial_complete", trial=trial)
+            self.call("on_trial_complete", trial=trial)  # in Tune, too, it is still RUNNING
+            trial.status = "TERMINATED"
         elif state == "failed":
             trial.status = "ERROR"
             self._ask("on_trial_error", trial)

@@ -57,6 +57,8 @@ def restored(checkpoint: Any, folder: Path | None) -> Any:
     return made(checkpoint=checkpoint, metrics=beside)
 
 
+TRIAL_INDEX = "__trial_index__"
+"""Key of a configuration in which a Repeater tells the place among trials of the same."""
 TRIAL_INFO = "__trial_info__"
 """Key of a configuration from which a class trainable takes what it knows of its trial."""
 
@@ -81,6 +83,11 @@ def default_storage() -> Path:
     """Return the folder in which Tune keeps experiments of scripts that name none."""
     place: Any = importlib.import_module("ray.train.constants")
     return Path(place.DEFAULT_STORAGE_PATH)
+
+
+def tells_index(repeater: Any) -> bool:
+    """Return whether a Repeater writes TRIAL_INDEX into the configurations."""
+    return bool(getattr(repeater, "_set_index"))  # noqa: B009 - by its name, which is private
 
 
 def parts(stopper: Any) -> list[Any]:

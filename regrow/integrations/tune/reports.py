@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from regrow.infra.state.places import Places
-from regrow.integrations.tune.session import ITERATION, PROCESS, TOTAL
+from regrow.integrations.tune.session import ITERATION, PROCESS, TOTAL, UNREPORTED, nested
 from regrow.records import TrialResult
 from regrow.result import Result as Log
 from regrow.search.events import Row
@@ -47,6 +47,8 @@ class Reports:
         before = since = 0.0
         attempt, process = 0, dict.fromkeys(PROCESS)
         for number, row, told in self._rows.get(trial.number, ()):
+            if UNREPORTED in told:
+                continue
             if number != attempt:
                 attempt, since = number, before
                 process = {name: told.pop(name, None) for name in PROCESS}
@@ -98,22 +100,6 @@ class Folders:
         except Missing:
             pass
         self._store.create(key, data)
-
-
-def nested(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Nest flat names as Tune reports them: {"a/b": 1} becomes {"a": {"b": 1}}."""
-    found: dict[str, Any] = {}
-    for key, value in metrics.items():
-        *groups, last = key.split("/")
-        place = found
-        for group in groups:
-            inner = place.setdefault(group, {})
-            if not isinstance(inner, dict):
-                break
-            place = inner
-        else:
-            place[last] = value
-    return found
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

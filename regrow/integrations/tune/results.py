@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import tempfile
 from collections.abc import Iterator
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
-from regrow.integrations.tune.private import default_storage
-from regrow.integrations.tune.reports import EAGER, Folders, Reports, nested
-from regrow.integrations.tune.session import FILES, ITERATION, flat
+from regrow.integrations.tune.private import TRIAL_INDEX, default_storage
+from regrow.integrations.tune.reports import EAGER, Folders, Reports
+from regrow.integrations.tune.session import FILES, ITERATION, flat, nested
 from regrow.integrations.tune.templates import Suggested, render
 from regrow.records import TrialResult
 from regrow.result import Result as Log
@@ -50,6 +51,8 @@ class Result:
             self.config = render(template, trial.config, seed)
             if suggests(log.spec.search) and not isinstance(template, Suggested):
                 self.config |= trial.config
+        if log.spec.repeats > 1:
+            self.config = {**self.config, TRIAL_INDEX: trial.number % log.spec.repeats}
 
     @cached_property
     def path(self) -> str:
@@ -93,16 +96,25 @@ class Result:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """Result of the last report, nested and flat, with the entries that Tune adds."""
-        last = self._rows[-1] if self._rows else {"trial_id": self.trial_id, "done": False}
+        last = (
+            self._rows[-1]
+            if self._rows
+            else {
+                "trial_id": self.trial_id,
+                "done": self.state in _OVER,
+            }
+        )
         return {**nested(last), **last, "config": self.config}
 
     @property
     def error(self) -> Exception | None:
-        """Why the trial failed, with the user's traceback as text; None if it did not."""
+        """Why the trial failed, with the user's traceback as text, and of the class that was raised
+        if that is one of Python's plain ones; None if it did not.
+        """
         if self._trial.state != "failed":
             return None
         last = self._trial.attempts[-1]
-        return RuntimeError(last.trace or last.reason)
+        return _raised(last.reason)(last.trace or last.reason)
 
     @cached_property
     def checkpoint(self) -> Any:
@@ -111,10 +123,17 @@ class Result:
 
     @cached_property
     def best_checkpoints(self) -> list[tuple[Any, dict[str, Any]]]:
-        """The retained checkpoints, oldest first, each with the metrics of its report."""
-        return [
-            (self._restored(step), self._rows[step - 1]) for step in sorted(self._trial.checkpoints)
-        ]
+        """The retained checkpoints, each with the metrics of its report: oldest first, or, if they
+        are kept by their score, those only, the best last.
+        """
+        steps, kept = sorted(self._trial.checkpoints), self._log.spec.checkpoint
+        if kept.keep_last == 1 and kept.keep_best:
+            goal = self._log.spec.objective
+            sign = 1 if goal.mode == "max" else -1
+            scores = {step: number_of(self._rows[step - 1].get(goal.name)) for step in steps}
+            steps.sort(key=lambda step: sign * (scores[step] or 0.0))
+            steps = steps[-kept.keep_best :]
+        return [(self._restored(step), self._rows[step - 1]) for step in steps]
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Any:
         """Return the retained checkpoint at whose report `metric` was best."""
@@ -226,9 +245,11 @@ class ResultGrid:
         filter_nan_and_inf: bool = True,
     ) -> Result:
         """Return the best trial, by its last report; `scope`: by its best report (all), or a mean.
-        `filter_nan_and_inf`: without values that are not finite. Raises RuntimeError if there is
-        none.
+        `filter_nan_and_inf`: without values that are not finite. The only trial needs no metric.
+        Raises RuntimeError if there is none.
         """
+        if len(self) == 1:
+            return self._results[0]
         metric, mode = self._chosen(metric, mode)
         finite = filter_nan_and_inf
         values = [result.value(metric, mode, scope, finite=finite) for result in self._results]
@@ -273,6 +294,19 @@ class ResultGrid:
 
     def __repr__(self) -> str:
         return f"ResultGrid<[{', '.join(map(repr, self._results))}]>"
+
+
+def _raised(reason: str) -> type[Exception]:
+    """Return the class of a trial's error: a RuntimeError, and of the class with which the reason
+    begins, if that is one of Python's that holds nothing but its arguments.
+    """
+    kind: Any = getattr(builtins, reason.partition(":")[0], None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return RuntimeError
+    if kind.__basicsize__ != Exception.__basicsize__ or issubclass(RuntimeError, kind):
+        return RuntimeError
+    bases = (kind,) if issubclass(kind, RuntimeError) else (RuntimeError, kind)
+    return type("TrialError", bases, {"__str__": lambda self: str(self.args[0])})
 
 
 def filesystem(state: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from regrow.integrations.tune.arguments import Arguments
 from regrow.integrations.tune.hyperopt_space import is_hyperopts
+from regrow.integrations.tune.private import tells_index
 from regrow.integrations.tune.recorded import SEARCHERS, is_users, real
 from regrow.integrations.tune.recorded import given as given_to
 from regrow.search.errors import SpecError
@@ -22,11 +23,13 @@ _IN_TUNE = ("BasicVariantGenerator",)
 class Searching:
     """A translated search algorithm. `space`: one that it was given instead of the Tuner;
     `defined`: a function of Optuna's trial that suggests it. `own`: a searcher that runs as it is.
+    `indexed`: whether trials are told their place among `repeats`.
     """
 
     search: str | dict[str, Any] = "random"
     concurrency: int | None = None
     repeats: int = 1
+    indexed: bool = True
     seed: int = 0
     metric: Any = None
     mode: Any = None
@@ -38,10 +41,11 @@ class Searching:
 
 def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
     """Translate a search algorithm; None: random. Raises SpecError without a counterpart."""
-    whole, concurrency, repeats, wrapper = algorithm, None, 1, None
+    whole, wrapper = algorithm, None
+    concurrency, repeats, indexed = None, 1, True
     while (kind := type(algorithm).__name__) in ("ConcurrencyLimiter", "Repeater"):
         if kind == "Repeater":
-            repeats = int(algorithm.repeat)
+            repeats, indexed = int(algorithm.repeat), tells_index(algorithm)
         else:
             concurrency = int(algorithm.max_concurrent)
         wrapper, algorithm = algorithm, algorithm.searcher
@@ -77,6 +81,7 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
         search=form,
         concurrency=concurrency or given.get("max_concurrent") or None,
         repeats=repeats,
+        indexed=indexed,
         seed=seed,
         metric=given.get("metric"),
         mode=given.get("mode"),

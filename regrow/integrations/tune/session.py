@@ -40,16 +40,23 @@ _FILLED_IN = {
     "trial_id",
 }
 """Entries that Tune adds to a result, or reads from it, and that are not metrics."""
+SUMS = {"timesteps_this_iter": "timesteps_total", "episodes_this_iter": "episodes_total"}
+"""Entries that Tune sums up, and the names of the sums."""
 PROCESS = "pid", "node_ip"
 """Entries of a result about the process that reported it."""
+UNREPORTED = "regrow_nothing_reported"
+"""Kept with the report of a trial that itself reported nothing: results leave it out."""
 ANONYMOUS = "_metric"
 """Name of a number that is reported, or returned, without a name."""
 
 
 def reported(event: Reported, row: Row, config: Mapping[str, Any], trial_id: str) -> dict[str, Any]:
-    """Return a result as Tune's controller hands it to searchers, schedulers and callbacks."""
+    """Return a result as Tune's controller hands it to searchers, schedulers and callbacks, nested
+    and flat.
+    """
     about = {"config": config, "trial_id": trial_id, "done": False}
-    return {**event.reported(row), ITERATION: row.step, **about}
+    told = event.reported(row)
+    return {**nested(told), **told, ITERATION: row.step, **about}
 
 
 class Reporting:
@@ -63,7 +70,11 @@ class Reporting:
         name: str,
     ) -> None:
         self.trial, self._stop, self._config, self.name = trial, stop, config, name
-        self._before = self._remembered().get(TOTAL, 0.0)
+        remembered = self._remembered()
+        self._before = remembered.get(TOTAL, 0.0)
+        self._sums: dict[str, Any] = {
+            name: remembered[name] for name in SUMS.values() if name in remembered
+        }
         self._began = time.monotonic()
         self._since = trial.step
         self._enough = False
@@ -79,7 +90,10 @@ class Reporting:
         total = self._before + time.monotonic() - self._began
         step = self.trial.step + 1
         told = {key: value for key, value in result.items() if key not in _FILLED_IN}
-        full = {**flat(told), ITERATION: step, TOTAL: total}
+        for each, name in SUMS.items():
+            if number_of(result.get(each)) is not None:
+                self._sums[name] = self._sums.get(name, 0) + result[each]
+        full = {**self._sums, **flat(told), ITERATION: step, TOTAL: total}
         done = bool(result.get("done"))
         about = {"config": self._config, "trial_id": self.name, "done": done}
         filled = {
@@ -106,7 +120,8 @@ class Reporting:
         def write(folder: Path) -> None:
             (folder / FILES).mkdir()
             save(folder / FILES)
-            (folder / BESIDE).write_text(json.dumps({ITERATION: self.trial.step, TOTAL: total}))
+            kept = {**_plain(self._sums), ITERATION: self.trial.step, TOTAL: total}
+            (folder / BESIDE).write_text(json.dumps(kept))
 
         return write
 
@@ -140,13 +155,14 @@ def trial_info(
 class Session:
     """Replaces Ray's session for a function that is a trial."""
 
-    def __init__(self, reporting: Reporting, info: SimpleNamespace) -> None:
+    def __init__(self, reporting: Reporting, info: SimpleNamespace, folder: str) -> None:
+        """Begin it. `folder`: what `get_trial_dir` returns."""
         from ray import tune
 
         self._reporting = reporting
         self.world_rank = None  # Ray recognizes Tune by it, as opposed to a worker of Ray Train
         self.trial_id = self.trial_name = reporting.name
-        self.trial_dir, self.experiment_name = info.logdir, info.experiment_name
+        self.trial_dir, self.experiment_name = folder, info.experiment_name
         self.trial_info, self.trial_resources = info, info.resources
         self.loaded_checkpoint: Any = None
         if reporting.restored is not None:
@@ -161,6 +177,15 @@ class Session:
             self._reporting.report(
                 metrics, lambda place: shutil.copytree(folder, place, dirs_exist_ok=True)
             )
+
+    def finish(self) -> None:
+        """Report that the function has returned, if it reported nothing and no metric is named: to
+        Tune that is a trial without results, and no failure.
+        """
+        trial = self._reporting.trial
+        if trial.step == 0 and trial.metric == ITERATION:
+            trial.keep_exactly({UNREPORTED: True})
+            trial.report({ITERATION: 1})
 
     def get_state(self, key: str) -> Any:
         """Return what Ray's callbacks stored by `set_state`."""
@@ -199,3 +224,19 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten nested results as Tune does: {"a": {"b": 1}} becomes {"a/b": 1}."""
     found = leaves(metrics, "/")
     return {name: value for name, value in found if not isinstance(value, Mapping)}
+
+
+def nested(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Nest flat names as Tune reports them: {"a/b": 1} becomes {"a": {"b": 1}}."""
+    found: dict[str, Any] = {}
+    for key, value in metrics.items():
+        *groups, last = key.split("/")
+        place = found
+        for group in groups:
+            inner = place.setdefault(group, {})
+            if not isinstance(inner, dict):
+                break
+            place = inner
+        else:
+            place[last] = value
+    return found

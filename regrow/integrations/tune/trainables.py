@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.integrations.tune.own_searcher import OwnSearcher
+from regrow.integrations.tune.private import TRIAL_INDEX
 from regrow.integrations.tune.session import ANONYMOUS, Reporting, Session, trial_info
 from regrow.integrations.tune.templates import Suggested, render
 from regrow.search.samplers.external import External
@@ -35,6 +36,8 @@ class Trainable:
         searcher: of the user's class, which suggests configurations; None for none.
         defined: the function of Optuna's trial that suggests the configuration, None for none.
         bundle: the resources of a trial, by Ray's names; None: one CPU.
+        repeats: trials of the same configuration, see TRIAL_INDEX; 1: it is not told.
+        root: state root in which a function's trial directory is; None: it is not kept.
         origin: working directory of the script; `apart`: whether each trial has one of its own.
 
     """
@@ -47,6 +50,8 @@ class Trainable:
     searcher: OwnSearcher | None = None
     defined: Callable[[Any], dict[str, Any] | None] | None = None
     bundle: Mapping[str, float] | None = None
+    repeats: int = 1
+    root: str | None = None
     origin: str = ""
     apart: bool = True
 
@@ -63,13 +68,16 @@ class Trainable:
             config |= suggested(self.defined, trial)
         if self.explored is not None:
             config = self.explored(config) or config
+        if self.repeats > 1:
+            config = {**config, TRIAL_INDEX: trial.number % self.repeats}
         reporting = Reporting(trial, self.stop, config, f"{self.experiment}_{trial.number:05d}")
         with _own_folder(self.origin, apart=self.apart) as folder:
             info = trial_info(reporting.name, folder, self.experiment, self.bundle)
             if isinstance(self.theirs, type):
                 _run_class(self.theirs, config, reporting, info)
             else:
-                _run_function(self.theirs, config, Session(reporting, info))
+                kept = folder if self.root is None else _kept(self.root, self.experiment, info.name)
+                _run_function(self.theirs, config, Session(reporting, info, kept))
 
 
 def _run_function(function: Callable[..., Any], config: dict[str, Any], session: Session) -> None:
@@ -80,6 +88,7 @@ def _run_function(function: Callable[..., Any], config: dict[str, Any], session:
         results = found if inspect.isgenerator(found) else [] if found is None else [found]
         for result in results:
             session.report(result if isinstance(result, Mapping) else {ANONYMOUS: result})
+        session.finish()
 
 
 def _run_class(cls: Any, config: dict[str, Any], reporting: Reporting, info: Any) -> None:
@@ -104,6 +113,15 @@ def _run_class(cls: Any, config: dict[str, Any], reporting: Reporting, info: Any
             reporting.report(model.train(), save if saves else None)
     finally:
         model.stop()
+
+
+def _kept(root: str, experiment: str, name: str) -> str:
+    """Return the trial's folder in a state that is a folder: the one that `Result.path` names, in
+    which files that the user's function writes remain.
+    """
+    folder = os.path.join(root, experiment, name)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return folder
 
 
 @contextmanager

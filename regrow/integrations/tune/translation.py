@@ -112,17 +112,18 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         **_schedule(schedule, space),
         **_keeping(keeping, metric, mode, said),
     }
-    own = None
+    own, state = None, asked.state or storage_path(asked.run)
     if search.own is not None:
         pickled = own_searcher(search.own, asked.param_space, metric, mode, trials)
-        root = Places.at(asked.state or storage_path(asked.run)).root
+        root = Places.at(state).root
         own = OwnSearcher(pickled=pickled, root=root)
     if search.defined is not None:
         options["enqueue"] = points or None
     else:
         options["points"] = [{"config": point} for point in points] or None
     if search.repeats > 1:
-        options |= {"repeats": search.repeats, "trials": trials * search.repeats}
+        # num_samples counts all trials; what is left of the last configuration's is added.
+        options |= {"repeats": search.repeats, "trials": trials + -trials % search.repeats}
     most = failures.max_failures
     options["retries"] = {"error": "unlimited" if most < 0 else most, "anew": asked.anew}
     if run.storage_filesystem is not None:
@@ -130,7 +131,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         hint = "give storage_path alone: a folder, or s3://BUCKET/PREFIX"
         raise SpecError("storage_filesystem", repr(run.storage_filesystem), problem, hint)
     run.get("storage_path")
-    options["state"] = asked.state or storage_path(asked.run)
+    options["state"] = state
     fast = failures.fail_fast
     for elsewhere in _READ_BY_TUNER:
         run.get(elsewhere)
@@ -144,6 +145,8 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         defined=search.defined,
         searcher=own,
         bundle=bundle(options["resources"]),
+        repeats=search.repeats if search.indexed else 1,
+        root=None if state is not None and "://" in state else Places.at(state).root,
         origin=os.getcwd(),
         apart=os.environ.get(CHDIR, "1") != "0",
     )
@@ -282,7 +285,7 @@ def _keeping(given: Arguments, metric: Any, mode: Any, said: list[str]) -> dict[
                 f" not by {by} ({order})"
             )
     elif count:
-        keep["keep_last"] = count
+        keep |= {"keep_last": count, "keep_best": 0}
     return {"checkpoint": keep} if keep else {}
 
 

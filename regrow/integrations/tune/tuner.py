@@ -73,7 +73,8 @@ class Session:
     ) -> None:
         self._name, self._state, self._quiet, self.apart = name, state, quiet, apart
         self._events, self._station_of = events, station_of
-        self._taken: dict[str, int] = {}
+        self._taken: dict[tuple[str | None, str], int] = {}
+        """How many experiments have a name, by state root and name."""
 
     def run(self, asked: TuneArguments) -> tuple[ResultGrid, Translation]:
         """Run an experiment, or resume it. Raises SpecError and UserError before anything is
@@ -112,9 +113,12 @@ class Session:
         return opened(path, state=self._state, name=self._name)
 
     def _numbered(self, found: Translation) -> Translation:
-        """Number further experiments with the same name in one script: each has its own log."""
+        """Number further experiments with the same name and state root in one script: each has its
+        own log.
+        """
         name = found.options["name"]
-        self._taken[name] = count = self._taken.get(name, 0) + 1
+        key = found.options.get("state"), name
+        self._taken[key] = count = self._taken.get(key, 0) + 1
         if count > 1:
             found.options["name"] = f"{name}-{count}"
             object.__setattr__(found.trainable, "experiment", found.options["name"])
@@ -126,17 +130,18 @@ SESSION = Session()
 
 
 def _raise_if_named_wrongly(result: Result) -> None:
-    """Raise ValueError if no report has the metric that is optimized, as Ray Tune does, or one that
-    `stop` names.
+    """Raise ValueError if no report has a metric that `stop` names; TuneError, as Ray Tune does, if
+    none has the one that is optimized.
     """
+    from ray.tune import TuneError
+
     missing = MISSING.format(result.spec.objective.name)
     ends = [trial.attempts[-1].reason for trial in result.trials if trial.attempts]
     if unknown := next(filter(named_wrongly, ends), None):
         raise ValueError(unknown)
     if ends and all(missing in why for why in ends):
-        raise ValueError(
-            f"Trial returned a result which did not include the specified metric: {ends[0]}"
-        )
+        problem = "ValueError: Trial returned a result which did not include the specified metric"
+        raise TuneError(f"{problem}: {ends[0]}")
 
 
 def _default_name(trainable: Any) -> str:
@@ -183,7 +188,7 @@ class Tuner:
         live = Live(Terminal())
         with self.session.apart():
             spec = result.spec.to_json()
-            spec["retries"] = {**spec["retries"], "anew": self._anew}
+            spec["retries"] = {**spec.get("retries", {}), "anew": self._anew}
             run_session(
                 name=result.name,
                 spec=Spec.parse(spec),

@@ -27,6 +27,12 @@ NAMES = {
 """Unsupported names in full, with what to do instead."""
 
 
+def refuse(name: str) -> None:
+    """Raise UserError for an unsupported name in full."""
+    if name in NAMES:
+        raise UserError(f"{name.rpartition('.')[2]} is not supported; {NAMES[name]}")
+
+
 def refused(script: Path) -> list[str]:
     """Return a line for each use of an unsupported name. UserError for what is not Python."""
     try:

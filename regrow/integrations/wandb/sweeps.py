@@ -126,6 +126,7 @@ def translated(
     spec: dict[str, Any] = {
         "name": _name(sweep, stem, notes),
         "search": _METHODS[method],
+        "duplicates": method != "grid",  # as there: a small space does not end before run_cap
     }
     needs = "early_terminate" if sweep.get("early_terminate") else ""
     needs = "method: bayes" if method == "bayes" else needs
