@@ -122,7 +122,10 @@ def test_what_this_user_may_not_read_is_named_before_ray_fails_at_it(name: str) 
         folder = Path(made)
         folder.chmod(0o755)
         theirs = folder / name
-        theirs.touch() if theirs.suffix else theirs.mkdir()
+        if theirs.suffix:
+            theirs.touch()
+        else:
+            theirs.mkdir()
         theirs.chmod(0)
         done = subprocess.run(
             [sys.executable, "-c", code, made], capture_output=True, text=True, check=False
