@@ -199,7 +199,7 @@ def test_the_coordinator_sets_the_pace_and_who_waits_is_urgent() -> None:
 @pytest.mark.parametrize(
     ("name", "choice"),
     [(5, "a"), ("x", "\ud800"), ("\ud800", "a"), ("x", object())],
-    ids=ascii,
+    ids=["number", "half a pair", "half a pair as name", "object"],
 )
 def test_what_no_log_can_hold_is_refused_where_it_is_asked_for_and_not_sent(
     name: Any, choice: Any
