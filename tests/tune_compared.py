@@ -55,7 +55,6 @@ DIFFERENT = {
     "stop_unknown": "a metric of `stop` that is not reported is an error at once",
     "all_kept": "without a `CheckpointConfig` the last two checkpoints and the best are kept",
     "step_callbacks": "there is no controller whose steps begin and end",
-    "log_files": "`log_to_file` is named as not used: `regrow logs` has what was printed",
     "dirnames": "`trial_dirname_creator` is named as not used: trials have numbers",
 }
 """What differs on purpose, or is not mended, by name, in the words of the page."""
