@@ -3,7 +3,7 @@ Tune's and SMAC's, in the same run.
 
     python benchmarks/quality.py zoo               # families to tune on: results/zoo.{md,json}
     python benchmarks/quality.py zoo --describe    # what their curves are like; searches nothing
-    python benchmarks/quality.py zoo --held-out    # the other third, once all choices are made
+    python benchmarks/quality.py zoo --held-out    # a variant of each, once all choices are made
     python benchmarks/quality.py tables            # five tables of recorded curves
     YAHPO=FOLDER python benchmarks/quality.py yahpo [--held-out]  # surrogates, see yahpo.py
     python benchmarks/quality.py zoo --only late crossing --methods auto gp --seeds 5 --out /tmp/zoo
