@@ -70,7 +70,9 @@ __all__ = ["HOPELESS", "Planner", "seed_for"]
 MOST_PASSED = 1_000
 """Most decisions that one report can trigger; further steps that it jumps over are skipped."""
 HOPELESS = 5
-"""A session ends after this many failed trials if none reported: it is not their values."""
+"""A session ends after this many failed trials if none reported: it is not their values. Where
+`stop.failures` is given, that holds instead.
+"""
 
 
 _OVER = {"finished": "the sampler has nothing left to try", "stopped": "the study was stopped"}
@@ -453,7 +455,8 @@ class Planner:
             return _limited(now, reason, status="failed")
         if (reason := limits.over(history, now)) is not None:
             return _limited(now, reason)
-        if self._failed_now >= min(HOPELESS, history.total) and not self._reported_now:
+        hopeless = self._failed_now >= min(HOPELESS, history.total) and not self._reported_now
+        if hopeless and history.spec.stop.failures is None:
             why = f"{self._failed_now} trials failed and none reported anything"
             return Closing(t=now, status="failed", why=why, by="planner")
         if complete and all(not history.by_state[s] for s in TrialState if not s.final):

@@ -12,11 +12,12 @@ def holding(stop: Stop, history: History, now: float) -> list[tuple[str, float |
     that cannot be raised, only removed.
     """
     plateau = None if stop.plateau is None else stop.plateau.trials
+    failures = stop.failures if isinstance(stop.failures, int) else None
     conditions: list[tuple[str, float | None, Stop]] = [
         ("stop.target", None, Stop(target=stop.target)),
         ("stop.hours", stop.hours, Stop(hours=stop.hours)),
         ("stop.trials", stop.trials, Stop(trials=stop.trials)),
-        ("stop.failures", stop.failures, Stop(failures=stop.failures)),
+        ("stop.failures", failures, Stop(failures=failures)),
         ("stop.plateau.trials", plateau, Stop(plateau=stop.plateau)),
         ("stop.all", None, Stop(all=stop.all)),
     ]
@@ -30,7 +31,7 @@ def holding(stop: Stop, history: History, now: float) -> list[tuple[str, float |
 def why_failed(stop: Stop, history: History) -> str | None:
     """Return why too many trials have failed, None if `stop.failures` allows them."""
     failed = history.by_state[TrialState.FAILED] - set(history.revivable)
-    if stop.failures is None or len(failed) < stop.failures:
+    if not isinstance(stop.failures, int) or len(failed) < stop.failures:
         return None
     first = history.trials[min(failed)]
     told = f"trial {first.number} failed: {first.attempts[-1].message}"

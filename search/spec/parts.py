@@ -508,9 +508,10 @@ class Stop(Part):
     """{trials: N, tolerance: X}."""
     trials: Annotated[Count, Field(ge=1)] | None = None
     """This many trials have ended. (`trials:` at the top is the total number.)"""
-    failures: Annotated[Count, Field(ge=1)] | None = None
+    failures: Annotated[Count, Field(ge=1)] | Literal["unlimited"] | None = None
     """This many trials have failed, all retries used: the experiment ends as failed, and what still
-    runs is stopped at once, without a last checkpoint.
+    runs is stopped at once, without a last checkpoint. Without it a session ends after five failed
+    trials if none has reported anything; `unlimited`: no number of failures ends it.
     """
     all: tuple[Stop, ...] = ()
     """Conditions that hold together: true when each of them holds."""

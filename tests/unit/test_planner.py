@@ -218,6 +218,14 @@ def test_five_failures_without_a_single_report_end_it() -> None:
     assert run.events[-1] == Closed(t=run.events[-1].t, status="failed")
 
 
+def test_no_number_of_failures_ends_it_where_they_are_unlimited() -> None:
+    run = Simulation(slots=1, trials=20, fails=frozenset(range(19)))
+    run.open(stop={"failures": "unlimited"}).run()
+    assert len(run.planner.history.trials) == 20
+    assert run.events[-1] == Closed(t=run.events[-1].t, status="finished")
+    assert verify(run.events).difference is None
+
+
 def test_failures_beside_reports_end_nothing() -> None:
     run = Simulation(slots=1, trials=8, fails=frozenset(range(1, 8))).open().run()
     assert len(run.planner.history.trials) == 8

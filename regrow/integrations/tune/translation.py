@@ -250,11 +250,10 @@ def _ending(config: Any, schedule: Scheduling, stop: Stopping, fast: object) -> 
     seconds = budget.total_seconds() if isinstance(budget, dt.timedelta) else budget
     seconds = min((float(s) for s in (seconds, stop.seconds) if s is not None), default=None)
     ends: dict[str, Any] = {} if seconds is None else {"hours": seconds / 3600}
-    if fast:
-        ends["failures"] = 1
+    ends["failures"] = 1 if fast else "unlimited"
     return {
         "max_steps": most,
-        "stop": ends or None,
+        "stop": ends,
         "step_metric": schedule.clock,
     }
 
