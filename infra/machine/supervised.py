@@ -227,9 +227,11 @@ def server(
     with tempfile.NamedTemporaryFile() as output:
         log = Path(output.name)
         numbers = [one.fileno() for one in sockets]
-        child = spawn(command, log, environment=environment, folder=folder, inherited=numbers)
-        for one in sockets:
-            one.close()
+        try:
+            child = spawn(command, log, environment=environment, folder=folder, inherited=numbers)
+        finally:
+            for one in sockets:
+                one.close()
         process = Supervised.of(child)
         try:
             ready = partial(responds, health)

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -219,50 +220,44 @@ with NodeNotices(grace=GRACE).listen(lambda why, node: print("told", node, flush
 """
 
 
+@contextmanager
+def told(code: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """Within the block, a process runs that has received a SIGTERM. `more`: variables."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "REGROW_CLOUD": "none", **more},
+    )
+    assert child.stdout is not None
+    with child:
+        try:
+            assert child.stdout.readline() == "listens\n"
+            child.send_signal(signal.SIGTERM)
+            assert child.stdout.readline() == "told False\n"
+            yield child
+        finally:
+            child.kill()
+
+
 @pytest.mark.parametrize(("grace", "signals"), [("3600", 2), ("0.2", 1)])
 def test_a_second_sigterm_or_the_end_of_the_grace_ends_the_process(
     grace: str, signals: int
 ) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD.replace("GRACE", grace)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "REGROW_CLOUD": "none"},
-    )
-    assert child.stdout is not None
-    with child:
-        try:
-            assert child.stdout.readline() == "listens\n"
+    with told(CHILD.replace("GRACE", grace)) as child:
+        if signals == 2:
             child.send_signal(signal.SIGTERM)
-            assert child.stdout.readline() == "told False\n"
-            if signals == 2:
-                child.send_signal(signal.SIGTERM)
-            assert child.wait(timeout=20) == 143
-            assert child.stdout.read() == ""
-        finally:
-            child.kill()
+        assert child.communicate(timeout=20)[0] == ""
+        assert child.returncode == 143
 
 
 def test_a_second_sigterm_leaves_a_trial_on_an_agents_node_the_time_to_save() -> None:
     saves = CHILD.partition("    while True")[0] + "    print(sys.stdin.readline(), flush=True)"
-    child = subprocess.Popen(
-        [sys.executable, "-c", saves.replace("GRACE", "3600")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "REGROW_CLOUD": "none", NODE: "agent"},
-    )
-    assert child.stdout is not None
-    with child:
-        try:
-            assert child.stdout.readline() == "listens\n"
-            child.send_signal(signal.SIGTERM)
-            assert child.stdout.readline() == "told False\n"
-            child.send_signal(signal.SIGTERM)
-            assert child.communicate("saved", timeout=20)[0].strip() == "saved"
-            assert child.returncode == 0
-        finally:
-            child.kill()
+    with told(saves.replace("GRACE", "3600"), **{NODE: "agent"}) as child:
+        child.send_signal(signal.SIGTERM)
+        assert child.communicate("saved", timeout=20)[0].strip() == "saved"
+        assert child.returncode == 0
 
 
 @pytest.mark.usefixtures("here")

@@ -96,14 +96,8 @@ class Result:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """Result of the last report, nested and flat, with the entries that Tune adds."""
-        last = (
-            self._rows[-1]
-            if self._rows
-            else {
-                "trial_id": self.trial_id,
-                "done": self.state in _OVER,
-            }
-        )
+        none = {"trial_id": self.trial_id, "done": self.state in _OVER}
+        last = self._rows[-1] if self._rows else none
         return {**nested(last), **last, "config": self.config}
 
     @property
