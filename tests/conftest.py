@@ -63,6 +63,8 @@ def s3(s3_server_of_session: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch
     """The URL of an empty state root on the session's server, to which this process's variables
     point.
     """
+    server = s3_server.running(s3_server_of_session.folder)
+    assert server is not None, "a test before this one has ended the session's S3 server"
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in s3_server_of_session.environment().items():

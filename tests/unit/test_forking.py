@@ -167,3 +167,20 @@ subprocess.run([sys.executable, "-c", look], env=marks, check=True)
 """)
     assert said[1] == "False True True"
     assert (said[0], said[-1]) == ("2", "2")
+
+
+def test_joblibs_pool_ends_with_an_attempt_and_the_next_attempt_has_its_own() -> None:
+    said = said_by("""
+from joblib import Parallel, delayed
+from joblib.externals.loky import reusable_executor
+from regrow.infra.machine import descendants
+from regrow.tasks.attempt.training import end_process_pools
+
+end_process_pools()
+print(reusable_executor._executor)  # none is started for it
+for _ in range(2):
+    print(Parallel(n_jobs=2)(delayed(abs)(number) for number in (-1, 2, -3)))
+    end_process_pools()
+    descendants.end_children()
+""")
+    assert said == ["None", "[1, 2, 3]", "[1, 2, 3]"]
