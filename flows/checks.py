@@ -103,5 +103,8 @@ def check_trainable(spec: Spec) -> None:
         code = trainable.user_code("trainable", spec.trainable)
         with code, discard_mlflow_calls(), trainable.as_a_script(spec.trainable, spec.working_dir):
             trainable.adapt(trainable.find(spec.trainable, spec.working_dir), spec.trainable)
-            if spec.stop.trial.function is not None:
-                trainable.find(spec.stop.trial.function, spec.working_dir)
+            if (ends := spec.stop.trial.function) is not None:
+                found = trainable.find(ends, spec.working_dir)
+                hint = "write `def enough(number, metrics):`, which returns True or False"
+                what = "two arguments, the number and the metrics of the step"
+                trainable.check_call(found, "stop.trial.function", ends, what, hint, 1, {})

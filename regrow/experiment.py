@@ -15,6 +15,7 @@ from regrow.infra.state.places import Places
 from regrow.result import Result
 from regrow.search.history import History
 from regrow.search.spec import COMMAND, Spec
+from regrow.tasks.attempt.trainable import adapt
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Store
 from regrow.tasks.trial.trial import Trial
@@ -54,6 +55,8 @@ class Experiment:
         self._object = None if isinstance(trainable, str) else trainable
         path = COMMAND if trainable is None else "pickled"
         own = getattr(trainable, "__name__", "experiment").replace("<lambda>", "experiment")
+        if self._object is not None:
+            adapt(self._object, own)
         given = {
             "name": name or own,
             "trainable": trainable if isinstance(trainable, str) else path,

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import pickle
 import re
 import symtable
@@ -24,6 +25,8 @@ from regrow.tasks.ports.store import Store
 from regrow.tasks.process.own_code import second_name
 from regrow.tasks.trial.trial import Trial
 
+_SIGNATURE = 200
+"""Most characters shown of a function's signature."""
 _IMPORTING = threading.RLock()
 """Held during an import, so that no other thread uses a half-initialized module."""
 
@@ -220,13 +223,39 @@ def adapt(found: Any, path: str) -> Callable[[Trial], object]:
         if missing:
             problem = f"class {found.__name__} has no method {' and no '.join(missing)}"
             raise _wrong(path, problem, "define it, see regrow.Trainable")
+        check_call(found, "trainable", path, "no arguments", "give all parameters a default")
         return lambda trial: _run_class(found, trial)
-    if not callable(found):
-        noun = type(found).__name__
-        what = f"is {'an' if noun[:1] in 'aeiou' else 'a'} {noun}, not a function or a class"
-        raise _wrong(path, what, "name one of these")
+    hint = "write `def train(trial):`, and read parameters from trial.config"
+    check_call(found, "trainable", path, "one argument, the trial", hint, None)
     run: Callable[[Trial], object] = found
     return run
+
+
+def check_call(found: Any, key: str, path: str, what: str, hint: str, *arguments: object) -> None:
+    """Raise SpecError for what is no function or class, or cannot be called with these arguments.
+
+    Args:
+        found: what the user's code has at `path`.
+        key: the key of the specification that names it.
+        path: the value of the key.
+        what: the arguments, in words.
+        hint: what to do.
+        arguments: as many as it will get.
+
+    """
+    if not callable(found):
+        noun = type(found).__name__
+        problem = f"is {'an' if noun[:1] in 'aeiou' else 'a'} {noun}, not a function or a class"
+        raise SpecError(key, path, problem, "name one of these")
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # of a built-in function, or a class without one
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        problem = f"takes {str(signature)[:_SIGNATURE]}, and is called with {what}"
+        raise SpecError(key, path, problem, hint) from None
 
 
 def _run_class(cls: type, trial: Trial) -> None:

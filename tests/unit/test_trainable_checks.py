@@ -23,7 +23,7 @@ def _imports_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("refused", None)
 
 
-def specified(folder: Path, code: str) -> Spec:
+def specified(folder: Path, code: str, **more: object) -> Spec:
     (folder / "refused.py").write_text(code)
     return Spec.parse(
         {
@@ -34,6 +34,7 @@ def specified(folder: Path, code: str) -> Spec:
             "metric": "score",
             "mode": "max",
             "trials": 1,
+            **more,
         }
     )
 
@@ -65,11 +66,50 @@ def test_a_module_that_cannot_be_imported_is_refused_with_the_users_own_frame(
     assert not any("regrow" in line.replace(str(tmp_path), "") for line in before)
 
 
-def test_what_is_no_function_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        SpecError, match=r"is an int, not a function or a class; name one of these$"
-    ):
-        check_trainable(specified(tmp_path, "train = 1\n"))
+WHOLE = "def setup(self, config): pass\n def step(self): return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("train = 1\n", "is an int, not a function or a class; name one of these"),
+        (
+            "def train(x, *, lr): pass\n",
+            "takes (x, *, lr), and is called with one argument, the trial; write `def train(trial)",
+        ),
+        ("def train(): pass\n", "takes (), and is called with one argument, the trial"),
+        (
+            f"class train:\n def __init__(self, x): pass\n {WHOLE}",
+            "takes (x), and is called with no arguments; give all parameters a default",
+        ),
+    ],
+)
+def test_what_cannot_be_called_as_a_trainable_is_refused(
+    tmp_path: Path, code: str, said: str
+) -> None:
+    with pytest.raises(SpecError) as told:
+        check_trainable(specified(tmp_path, code))
+    assert str(told.value).startswith(f'trainable: "refused.py:train": {said}')
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def train(trial, lr=1, *more, **named): pass\n",
+        "from functools import partial\ntrain = partial(print, sep='')\n",
+        "train = vars\n",
+        f"class train:\n def __init__(self, x=1): pass\n {WHOLE}",
+    ],
+)
+def test_what_can_be_called_with_a_trial_is_not(tmp_path: Path, code: str) -> None:
+    check_trainable(specified(tmp_path, code))
+
+
+def test_a_stop_function_is_called_with_two_arguments(tmp_path: Path) -> None:
+    code = "def train(trial): pass\ndef enough(metrics): pass\n"
+    spec = specified(tmp_path, code, stop={"trial": {"function": "refused.py:enough"}})
+    with pytest.raises(SpecError, match=r"takes \(metrics\), and is called with two arguments"):
+        check_trainable(spec)
 
 
 def test_an_error_of_syntax_is_found_without_an_import(tmp_path: Path) -> None:
