@@ -22,7 +22,7 @@ from regrow.flows.session import SESSION, Session
 from regrow.infra.log.reading import survey
 from regrow.infra.machine import capacity, gpus
 from regrow.infra.machine.awaiting import announced
-from regrow.infra.machine.host_environment import check_loopback, raise_file_limit
+from regrow.infra.machine.host_environment import check_loopback, check_tasks, raise_file_limit
 from regrow.infra.mlflow import database as mlflow_database
 from regrow.infra.mlflow.check import check as check_mlflow
 from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
@@ -161,6 +161,7 @@ def _check_machine(session: Session) -> None:
     places.writable()
     raise_file_limit()
     check_loopback()
+    check_tasks()
     begin_collecting(spec.working_dir, spec.program)
     check_mlflow(places.mlflow_uri, 5.0)
     for line in (

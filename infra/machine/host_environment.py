@@ -5,16 +5,19 @@ Only settings for our own processes are made here; the user's settings for other
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
+from regrow.infra.machine.processes import all_processes, threads
 from regrow.tasks.errors import UserError
-from regrow.tasks.process import temporary
+from regrow.tasks.process import cgroup, temporary
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses on which embedded servers listen."""
@@ -29,6 +32,13 @@ FILES = 65536
 """Open files to request; Ray's own processes request as many."""
 LEAST_FILES = 128
 """Fewest open files with which a run came to its end (Ray 2.60, Prefect 3.8); with 64 it hung."""
+
+_FORKS = ("_execute_child", "_launch", "fork", "forkpty")
+"""Functions of Python that start a process; EAGAIN of another one is of a lock or a socket."""
+LEAST_TASKS = 300
+"""Fewest processes and threads that a run of two trials at a time needs: 251 were counted, and with
+250 it hung (Ray 2.60, Prefect 3.8). Each further trial adds some 30.
+"""
 
 
 def direct(environment: Mapping[str, str]) -> dict[str, str]:
@@ -122,6 +132,45 @@ def check_loopback() -> None:
             " regrow's servers listen; turn its loopback on (`ip link set lo up`), or run it in a"
             " container with a network"
         ) from None
+
+
+def check_tasks(root: Path = cgroup.ROOT) -> None:
+    """Raise UserError where fewer processes and threads may be started than a run needs: it would
+    hang, or end with errors from anywhere.
+    """
+    free, group = cgroup.free_tasks(root)
+    by, more = f"the cgroup {group}", "--pids-limit of a container, TasksMax of a systemd unit"
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if most != resource.RLIM_INFINITY and os.getuid() != 0:  # root has no such limit
+        own = most - sum(threads(process) for process in all_processes())
+        if own < free:
+            free, by, more = own, "`ulimit -u`", "`ulimit -u` in the shell that set this limit"
+    if free < LEAST_TASKS:
+        raise UserError(
+            f"only {max(0, int(free))} more processes and threads may be started here (a limit of"
+            f" {by}), and regrow's servers and Ray need {LEAST_TASKS}; allow more ({more})"
+        )
+
+
+def exhausted(error: BaseException) -> str:
+    """Return what this machine has run out of, for people, if that caused the error, else ""."""
+    seen = set[int]()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        number = cause.errno if isinstance(cause, OSError) else None
+        frames = traceback.extract_tb(cause.__traceback__)
+        forked = bool(frames) and frames[-1].name in _FORKS
+        if (number == errno.EAGAIN and forked) or "can't start new thread" in str(cause):
+            return (
+                "no more processes or threads may be started here (`ulimit -u`, a cgroup's limit)"
+            )
+        if number in (errno.EMFILE, errno.ENFILE):
+            return "no more files may be open here (`ulimit -n`)"
+        if number == errno.ENOMEM or isinstance(cause, MemoryError):
+            return "there is no memory left here"
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def raise_file_limit() -> None:

@@ -44,7 +44,7 @@ from regrow.cli.ui import ui
 from regrow.cli.verify import verify
 from regrow.cli.watch import watch
 from regrow.infra.log.log import Contradiction, CorruptLog
-from regrow.infra.machine.host_environment import a_home, direct
+from regrow.infra.machine.host_environment import a_home, direct, exhausted
 from regrow.infra.machine.streams import refusal, to_nowhere
 from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.history.view import Uncreated
@@ -145,6 +145,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - any other exception is a bug of regrow
         if isinstance(error, OSError) and (why := refusal(sys.stdout)) is not None:
             fail(ExitCode.FAILED, f"standard output cannot be written: {why}")
+        if lacks := exhausted(error):
+            fail(ExitCode.FAILED, f"{lacks}; nothing is lost, `regrow resume` continues")
         tell(traceback.format_exc(), error=True, end="")
         if hidden := hidden_module(error):
             fail(ExitCode.WRONG_INPUT, hidden)

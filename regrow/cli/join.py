@@ -13,7 +13,7 @@ import typer
 from regrow.cli import options
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import option, take_gpus, with_limits
-from regrow.infra.machine.host_environment import check_loopback
+from regrow.infra.machine.host_environment import check_loopback, check_tasks
 from regrow.infra.state.places import Places
 from regrow.search.bounds import LONGEST
 from regrow.search.durations import seconds
@@ -92,6 +92,7 @@ def join(
             " on that cluster"
         )
     check_loopback()
+    check_tasks()
     if never_lead and no_trials:
         raise UserError("--never-lead and --no-trials together leave nothing to do")
     given = _labels(labels)

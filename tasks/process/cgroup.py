@@ -82,6 +82,18 @@ def used(group: Path) -> int:
     return max(0, int(number[0]) - spare) if number else 0
 
 
+def free_tasks(root: Path = ROOT) -> tuple[float, Path]:
+    """Return how many more processes and threads the groups allow, infinite without a limit, and
+    the folder of the group that allows the fewest.
+    """
+    found = [(math.inf, ROOT)]
+    for folder in groups("pids", root):
+        most, now = (_numbers(folder / name) for name in ("pids.max", "pids.current"))
+        if most and now:
+            found.append((most[0] - now[0], folder))
+    return min(found, key=lambda one: one[0])
+
+
 def kills(root: Path = ROOT) -> int:
     """Return how many processes of the group were killed for lack of memory since it was created; 0
     if that is not counted.

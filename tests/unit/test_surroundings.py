@@ -4,6 +4,7 @@ is left alone.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -14,7 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.machine.host_environment import FILES, a_home, direct, ray_folder
+from regrow.infra.machine.host_environment import (
+    FILES,
+    a_home,
+    check_tasks,
+    direct,
+    exhausted,
+    ray_folder,
+)
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
 
@@ -111,6 +119,49 @@ def test_too_few_files_are_said_at_once() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "UserError: only 64 files may be open at a time here" in done.stderr
+
+
+def test_too_few_processes_and_threads_are_said_at_once(tmp_path: Path) -> None:
+    code = (
+        "import os, resource as r; from regrow.infra.machine.host_environment import check_tasks as f;"
+        f"os.setuid({os.getuid() or 65534}); r.setrlimit(r.RLIMIT_NPROC, (99, 99)); f()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "threads may be started here (a limit of `ulimit -u`)" in done.stderr
+    check_tasks(cgroups(tmp_path / "roomy", most="max", now="80"))
+    with pytest.raises(UserError, match=r"only 20 more .* \(a limit of the cgroup /.*/above\)"):
+        check_tasks(cgroups(tmp_path / "full", most="100", now="80"))
+
+
+@pytest.mark.parametrize(("name", "most"), [("RLIMIT_NPROC", 1), ("RLIMIT_NOFILE", 3)])
+def test_what_a_machine_runs_out_of_later_is_named(name: str, most: int) -> None:
+    code = (
+        "import os, resource as r, subprocess, sys, threading\n"
+        "from regrow.infra.machine.host_environment import exhausted\n"
+        f"os.setuid({os.getuid() or 65534}); r.setrlimit(r.{name}, ({most}, {most}))\n"
+        "for what in (lambda: subprocess.run(['true']), threading.Thread(target=print).start):\n"
+        "    try:\n        what()\n"
+        "    except Exception as error:\n"
+        "        try:\n            raise ValueError from error\n"
+        "        except ValueError as outer:\n            print(exhausted(outer))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    many = ["no more processes or threads may be started here (`ulimit -u`, a cgroup's limit)"] * 2
+    files = ["no more files may be open here (`ulimit -n`)", ""]
+    assert done.stdout.splitlines() == (many if name == "RLIMIT_NPROC" else files), done.stderr
+    assert exhausted(BlockingIOError(errno.EAGAIN, "a lock")) == ""
+
+
+def cgroups(root: Path, *, most: str, now: str) -> Path:
+    """A machine with control groups of version 2, where the group above this process's has a limit."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text("0::/above/own\n")
+    (root / "proc/self/mountinfo").write_text("1 0 0:1 / /cg rw - cgroup2 cgroup rw\n")
+    for name, limit in (("above", most), ("above/own", "max")):
+        (root / "cg" / name).mkdir(parents=True)
+        (root / "cg" / name / "pids.max").write_text(limit)
+        (root / "cg" / name / "pids.current").write_text(now)
+    return root
 
 
 @pytest.mark.skipif(
