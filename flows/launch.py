@@ -167,6 +167,7 @@ def _check_machine(session: Session) -> None:
     for line in (
         mlflow_database.replaced(places.mlflow_uri, places.mlflow_artifacts),
         mlflow_database.of_another_version(places.mlflow_uri),
+        capacity.little_memory(),
     ):
         if line is not None:
             session.alert(line)

@@ -42,6 +42,9 @@ memory. As in Ray (2.60), where Ray sees the limits; it sees only those of a who
 refuses a store of less than 75 MiB.
 """
 
+LEAST_MEMORY = 900 * 10**6
+"""Bytes with which a run of two trials at a time came to its end; with 524 MB it did not."""
+
 
 def cpus(environment: Mapping[str, str] = os.environ, root: Path = cgroup.ROOT) -> int:
     """Return how many CPUs this process may use, at least 1; rounded up as in joblib."""
@@ -58,6 +61,18 @@ def memory(environment: Mapping[str, str] = os.environ, root: Path = cgroup.ROOT
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = cgroup.memory(root)
     return min([there, *([limit.bytes] if limit else []), *_batch_memory(environment)])
+
+
+def little_memory(
+    environment: Mapping[str, str] = os.environ, root: Path = cgroup.ROOT
+) -> str | None:
+    """Return a message where this process may use less memory than a run needs; None otherwise."""
+    if (most := memory(environment, root)) >= LEAST_MEMORY:
+        return None
+    return (
+        f"regrow may use {size(most)} of memory here, and its servers and Ray alone need some"
+        f" {size(LEAST_MEMORY)}: processes may be killed again and again; allow more"
+    )
 
 
 def resources(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from regrow.infra.machine.capacity import little_memory
 from regrow.infra.machine.host_environment import (
     FILES,
     a_home,
@@ -150,6 +151,13 @@ def test_what_a_machine_runs_out_of_later_is_named(name: str, most: int) -> None
     files = ["no more files may be open here (`ulimit -n`)", ""]
     assert done.stdout.splitlines() == (many if name == "RLIMIT_NPROC" else files), done.stderr
     assert exhausted(BlockingIOError(errno.EAGAIN, "a lock")) == ""
+
+
+def test_little_memory_is_said_at_the_start(tmp_path: Path) -> None:
+    root = cgroups(tmp_path, most="max", now="1")
+    assert little_memory({}, root) is None
+    (root / "cg/above/own/memory.max").write_text("524288000")
+    assert (little_memory({}, root) or "").startswith("regrow may use 524 MB of memory here")
 
 
 def cgroups(root: Path, *, most: str, now: str) -> Path:
