@@ -28,6 +28,7 @@ from regrow.tasks.ports.messages import Arrival, Assignment, CoordinatorClient, 
 from regrow.tasks.ports.ranks import Group, GroupBroken, PartMissing, RankFailed, Verdict
 from regrow.tasks.ports.store import Store, StoreError, Unavailable
 from regrow.tasks.process import temporary
+from regrow.tasks.trial.metric_values import described
 from regrow.tasks.trial.reporter import Reporter
 from regrow.tasks.trial.trial import Trial
 
@@ -224,8 +225,16 @@ class _Attempt:
             case _:
                 pass
         if trial.step == 0:
-            return Verdict(message=f"it ended without ever reporting {self._job.objective!r}")
+            return Verdict(message=self._silent(trial))
         return Verdict(outcome="done", cause="", message=trial.enough or "")
+
+    def _silent(self, trial: Trial) -> str:
+        name = self._job.objective
+        what = f"it ended without ever reporting {name!r}"
+        if trial.returned is None:
+            return what
+        returned = described(trial.returned)
+        return f"{what}; it returned {returned}: call trial.report({{{name!r}: ...}}) instead"
 
     def saved(self, end: Verdict) -> Verdict:
         """Wait for the last checkpoints. Return the verdict, changed to failed if checkpoints can

@@ -25,6 +25,14 @@ from regrow.tasks.ports.store import Store
 from regrow.tasks.process.own_code import second_name
 from regrow.tasks.trial.trial import Trial
 
+_METHODS: dict[str, tuple[str, list[object]]] = {
+    "setup": ("one argument, the configuration", [{}]),
+    "step": ("no arguments", []),
+    "save": ("one argument, the folder", [Path()]),
+    "load": ("one argument, the folder", [Path()]),
+    "cleanup": ("no arguments", []),
+}
+"""What the methods of a class are called with, in words and as examples."""
 _SIGNATURE = 200
 """Most characters shown of a function's signature."""
 _IMPORTING = threading.RLock()
@@ -224,11 +232,27 @@ def adapt(found: Any, path: str) -> Callable[[Trial], object]:
             problem = f"class {found.__name__} has no method {' and no '.join(missing)}"
             raise _wrong(path, problem, "define it, see regrow.Trainable")
         check_call(found, "trainable", path, "no arguments", "give all parameters a default")
+        for name, (what, arguments) in _METHODS.items():
+            if inspect.isfunction(method := inspect.getattr_static(found, name, None)):
+                _check_body(method, f"{path}.{name}")
+                hint = f"see {name} of regrow.Trainable"
+                check_call(method, "trainable", f"{path}.{name}", what, hint, None, *arguments)
         return lambda trial: _run_class(found, trial)
     hint = "write `def train(trial):`, and read parameters from trial.config"
     check_call(found, "trainable", path, "one argument, the trial", hint, None)
+    _check_body(found, path)
     run: Callable[[Trial], object] = found
     return run
+
+
+def _check_body(found: object, path: str) -> None:
+    """Raise SpecError for a function whose call does not run its body."""
+    if inspect.iscoroutinefunction(found):
+        hint = "write a plain function that calls asyncio.run"
+        raise _wrong(path, "is an async function, whose body would not run", hint)
+    if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+        problem = "is a generator (it has a yield), whose body would not run"
+        raise _wrong(path, problem, "call trial.report in place of yield")
 
 
 def check_call(found: Any, key: str, path: str, what: str, hint: str, *arguments: object) -> None:
@@ -269,8 +293,8 @@ def _run_class(cls: type, trial: Trial) -> None:
         if trial.restored is not None:
             model.load(trial.restored)
         for _ in trial.steps():
-            metrics = dict(model.step())
-            if metrics.pop("done", False):
+            metrics = model.step()
+            if isinstance(metrics, Mapping) and (metrics := dict(metrics)).pop("done", False):
                 trial.ends_with_next_report()
             trial.report(metrics, checkpoint=save)
     finally:

@@ -107,7 +107,7 @@ def _run(
             if job.enough is not None:
                 trial.enough_if(find(job.enough, job.folder))
             with restored():  # what its module changes as it is imported stays
-                function(trial)
+                trial.returned = function(trial)
     except TrialEnd:
         pass
     except (RankFailed, GroupBroken, Interrupted):

@@ -54,7 +54,7 @@ def clean(
 
     if not isinstance(metrics, Mapping):
         form = f"report a map, such as {{{objective!r}: 0.5}}"
-        raise refused(f"{_described(metrics)} was reported; {form}")
+        raise refused(f"{described(metrics)} was reported; {form}")
     if len(metrics) > MOST_METRICS:
         limit = f"report at most {MOST_METRICS:,} at a time"
         raise refused(f"{len(metrics):,} metrics were reported; {limit}")
@@ -73,12 +73,12 @@ def clean(
         number = value if type(value) is float else number_of(value)
         if name == step and (number is None or not abs(number) <= MOST):  # also where it is NaN
             many = f"steps are counted from -{MOST:,} to {MOST:,}"
-            raise refused(f"metric {name!r}, which counts steps, is {_described(value)}; {many}")
+            raise refused(f"metric {name!r}, which counts steps, is {described(value)}; {many}")
         if number is None:
             if name == objective:
-                what = f"metric {name!r} is {_described(value)}"
+                what = f"metric {name!r} is {described(value)}"
                 raise refused(f"{what}, not a number; report one number for each metric")
-            dropped(name, _described(value))
+            dropped(name, described(value))
         elif math.isfinite(number):
             clean[name] = number
         elif name == objective:
@@ -134,7 +134,7 @@ def number_of(value: object) -> float | None:
     return None
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
     try:
         text = printable(" ".join(repr(value).split()))
     except Exception:  # noqa: BLE001 - the user's own class; Python's own integers beyond 4,300 digits

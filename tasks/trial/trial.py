@@ -140,6 +140,8 @@ class Trial(MediaLog):
         self._pid = os.getpid()
         self._suggestions = suggestions
         self._media = media
+        self.returned: object = None
+        """What the trainable returned: nothing uses it, and a message names it."""
         self.given_up: str | None = None
         """Why the trainable stopped its own trial, None if it did not."""
         self.cut_short = False

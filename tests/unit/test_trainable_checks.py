@@ -82,6 +82,8 @@ WHOLE = "def setup(self, config): pass\n def step(self): return {}\n"
             f"class train:\n def __init__(self, x): pass\n {WHOLE}",
             "takes (x), and is called with no arguments; give all parameters a default",
         ),
+        ("async def train(trial): pass\n", "is an async function, whose body would not run"),
+        ("def train(trial): yield 1\n", "is a generator (it has a yield), whose body would not"),
     ],
 )
 def test_what_cannot_be_called_as_a_trainable_is_refused(
@@ -103,6 +105,26 @@ def test_what_cannot_be_called_as_a_trainable_is_refused(
 )
 def test_what_can_be_called_with_a_trial_is_not(tmp_path: Path, code: str) -> None:
     check_trainable(specified(tmp_path, code))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "def setup(self): pass\n def step(self): pass",
+            'setup": takes (self), and is called with',
+        ),
+        ("def setup(self, c): pass\n async def step(self): pass", 'step": is an async function'),
+        (
+            f"{WHOLE} def save(self): pass",
+            'save": takes (self), and is called with one argument, the folder; see save of',
+        ),
+    ],
+)
+def test_methods_that_cannot_be_called_are_refused(tmp_path: Path, code: str, said: str) -> None:
+    with pytest.raises(SpecError) as told:
+        check_trainable(specified(tmp_path, f"class train:\n {code}\n"))
+    assert str(told.value).startswith(f'trainable: "refused.py:train.{said}')
 
 
 def test_a_stop_function_is_called_with_two_arguments(tmp_path: Path) -> None:

@@ -220,7 +220,11 @@ def test_a_report_that_cannot_be_recorded_fails_with_one_line_and_where_it_was(
 def test_a_trainable_that_never_reports_failed(
     make_office: MakeOffice, attempt: Attempting
 ) -> None:
-    assert "without ever reporting 'score'" in attempt(make_office(), lambda _: None).ended.message
+    silent = "it ended without ever reporting 'score'"
+    assert attempt(make_office(), lambda _: None).ended.message == silent
+    assert attempt(make_office(), lambda _: 0.5).ended.message == (
+        f"{silent}; it returned 0.5 (float): call trial.report({{'score': ...}}) instead"
+    )
 
 
 def test_other_metrics_that_are_no_numbers_are_left_out_and_told_once(
