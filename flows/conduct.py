@@ -95,7 +95,15 @@ def conduct(
                 members(nodes, store, by_agent=bool(session.agent)) as there,
             ):
                 status = Loop(
-                    coordinator, attempts, nodes, speakers, asked, spec, session.say, there
+                    coordinator,
+                    attempts,
+                    nodes,
+                    speakers,
+                    asked,
+                    spec,
+                    session.say,
+                    store,
+                    there,
                 ).run()
             history = finished(session, flow_run.id, coordinator, recorder, client, attempts, asked)
     ray.kill(recorder)

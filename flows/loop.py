@@ -29,7 +29,7 @@ from regrow.search.events import Status
 from regrow.search.history.orders import TrialOrder
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
-from regrow.tasks.ports.store import Store
+from regrow.tasks.ports.store import Store, take_traffic
 from regrow.tasks.process import background
 
 POLL_SECONDS = 0.5
@@ -54,6 +54,7 @@ class Loop:
     asked: Interrupts
     spec: Spec
     announce: Callable[[str], None]
+    store: Store
     members: Members | None = None
     """The agents of the cluster; None without agents."""
     closing: bool = False
@@ -78,7 +79,11 @@ class Loop:
     def _poll(self) -> Any:
         present = None if self.members is None else self.members.present()
         return self.coordinator.instructions.remote(
-            POLL_SECONDS, self.nodes.room(self.spec.resources.shape), present, self.nodes.price()
+            POLL_SECONDS,
+            self.nodes.room(self.spec.resources.shape),
+            present,
+            self.nodes.price(),
+            None if self.spec.store_prices is None else take_traffic(self.store),
         )
 
     def _carry_out(self, instructions: Instructions) -> Status | None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from regrow.search.measured import Amount, Count, Price, Time, Usage
+from regrow.search.measured import Amount, Count, Price, Time, Traffic, Usage
 
 Outcome = Literal["done", "paused", "stopped", "failed", "lost", "preempted"]
 """How an attempt ended.
@@ -212,6 +212,16 @@ class Priced(Event, frozen=True, kw_only=True, tag="priced"):
     nodes: Count
 
 
+class Metered(Event, frozen=True, kw_only=True, tag="metered"):
+    """What the coordinator and the driver asked of the store since the last such event. Only with
+    `store_prices`.
+
+    What attempts asked is in `Began`, `Saved` and `Ended`.
+    """
+
+    traffic: Traffic
+
+
 class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):
     """Decision: a new trial and its configuration (flat, dotted names). `state` is data of the
     sampler, which gets it back with the trial's result.
@@ -304,6 +314,8 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
         gpus: see `Place`.
         others: where the other workers of a group run, by rank. The fields above describe the first
             worker's node, including what its children use.
+        traffic: what its process asked of the store to begin, to load the checkpoint above all;
+            None without `store_prices`.
 
     """
 
@@ -321,6 +333,7 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
     share: Price = 1.0
     gpus: str = ""
     others: list[Place] = []
+    traffic: Traffic | None = None
 
 
 class Reported(Event, frozen=True, kw_only=True, tag="reported"):
@@ -504,6 +517,8 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
         source: the manifest of another trial whose files these are, None if it has its own files.
         seconds: from the call of the user's code until it was durable; None: not measured, as in
             logs of older versions.
+        traffic: what its process, and other workers for it, asked of the store since the attempt's
+            event before; None without `store_prices`.
 
     """
 
@@ -514,6 +529,7 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     size: Count
     source: str | None = None
     seconds: Time | None = None
+    traffic: Traffic | None = None
 
 
 class Dropped(Event, frozen=True, kw_only=True, tag="dropped"):
@@ -540,6 +556,7 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
         usage: what it used of its machine. None: not measured, as of an attempt that was killed.
         media: number of images, tables, figures, texts and files that it logged; 0 also if that is
             not known, of a lost one and in older logs.
+        traffic: as in `Saved`.
 
     """
 
@@ -555,6 +572,7 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
     narrower: bool = False
     usage: Usage | None = None
     media: Count = 0
+    traffic: Traffic | None = None
 
 
 class Milestone(Event, frozen=True, kw_only=True, tag="milestone"):
@@ -616,6 +634,7 @@ AnyEvent = (
     | Left
     | Capacity
     | Priced
+    | Metered
     | Proposed
     | Started
     | Waited

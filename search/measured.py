@@ -1,4 +1,6 @@
-"""What events measure: bounded numbers, and what an attempt used of its machine."""
+"""What events measure: bounded numbers, what was asked of the store, and what an attempt used of
+its machine.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,38 @@ Time = Annotated[float, Meta(ge=0, le=LAST_TIME)]
 Price = Annotated[float, Meta(ge=0, le=1e15)]
 Amount = Annotated[float, Meta(ge=0, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Requests to the store of the state, every try counted, and the bytes that it sent.
+
+    Attributes:
+        writes: requests that write or list.
+        reads: requests that read.
+        sent: bytes of objects that the store sent.
+
+    """
+
+    writes: Count = 0
+    reads: Count = 0
+    sent: Count = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            writes=self.writes + other.writes,
+            reads=self.reads + other.reads,
+            sent=self.sent + other.sent,
+        )
+
+    def __sub__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            writes=self.writes - other.writes,
+            reads=self.reads - other.reads,
+            sent=self.sent - other.sent,
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.writes or self.reads or self.sent)
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -33,6 +33,7 @@ from regrow.search.events import (
     Capacity,
     Cause,
     Closing,
+    Metered,
     Priced,
     Proceeded,
     Queued,
@@ -42,6 +43,7 @@ from regrow.search.events import (
 from regrow.search.history import Attempt, History
 from regrow.search.history.orders import TrialOrder, as_event
 from regrow.search.lifecycle import IllegalMove
+from regrow.search.measured import Traffic
 from regrow.search.needs import ClusterCapacity, ClusterPrice
 from regrow.search.planning import limits
 from regrow.search.planning.waiting import waiting_long
@@ -59,6 +61,10 @@ MOST_LINES = 5_000
 """Most printed lines that wait for the driver; the oldest are dropped. The state has all."""
 MOST_ADDRESSES = 10_000
 """Addresses of rank 0 that are kept; those of attempts that ended long ago are not needed."""
+METER_SECONDS = 60.0
+"""Seconds between two records of what coordinator and driver asked of the store, as each record is
+written to it, too. There is also one with each end of an attempt.
+"""
 RUNNING_A_LOOK, LOOKING_SECONDS = 1_000, 0.1
 """Seconds between checks for silent attempts, for each thousand: that many take 1 ms."""
 FENCED = Reply(reason="fenced", why="the lease is not held any more")
@@ -115,7 +121,9 @@ class Coordinator:
             if a.outcome == "lost"
         ]
         self._lines: deque[tuple[str, LogLine]] = deque(maxlen=MOST_LINES)
-        self._looked = self._expired = monotonic()
+        self._asked = Traffic()
+        """What the driver asked of the store that is not in the log yet."""
+        self._looked = self._expired = self._metered = monotonic()
         self._looking: asyncio.Task[None] | None = None
         self._seen = LastCapacity(
             fixed=opening.fixed, least=opening.least, on_demand=opening.on_demand
@@ -197,6 +205,8 @@ class Coordinator:
             )
         self._leases.avoid(progress.silent_node)
         try:
+            if progress.ended is not None:
+                self._take_traffic()  # the session may be over with this attempt
             draining = self._leases.draining_of(attempt.nodes) is not None
             refused = observe(ledger, progress, attempt, draining=draining)
         except (IllegalMove, Unrecordable) as error:
@@ -284,6 +294,7 @@ class Coordinator:
         room: ClusterCapacity | None = None,
         present: Present | None = None,
         price: ClusterPrice | None = None,
+        traffic: Traffic | None = None,
     ) -> Instructions:
         """Return what to do next; waits up to `timeout` seconds for something.
 
@@ -292,6 +303,8 @@ class Coordinator:
             room: current capacity of the cluster; None if it is unknown.
             present: the agents; None without agents.
             price: what its nodes cost now; None if it is unknown.
+            traffic: what the driver asked of the store since its last call; None for nothing, or if
+                that costs nothing.
 
         """
         self._start()
@@ -301,6 +314,10 @@ class Coordinator:
         if not ledger.superseded and (changed := self._seen.take(room, ledger.history)) is not None:
             ledger.record(Capacity(t=ledger.now(), **msgspec.structs.asdict(changed)))
         self._take_price(price)
+        if traffic is not None:
+            self._asked += traffic
+        if self._monotonic() - self._metered >= METER_SECONDS:
+            self._take_traffic()
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             self._expire()
@@ -362,6 +379,20 @@ class Coordinator:
             return
         if (price.per_hour, price.nodes) != (known.per_hour, known.nodes):
             ledger.record(Priced(t=ledger.now(), per_hour=price.per_hour, nodes=price.nodes))
+
+    def _take_traffic(self) -> None:
+        """Record what this process and the driver asked of the store since the last call, if it
+        costs anything.
+        """
+        ledger = self._ledger
+        if ledger.history.spec.store_prices is None or ledger.history.closed is not None:
+            return
+        self._metered = self._monotonic()
+        if ledger.superseded:
+            return
+        asked, self._asked = self._asked + (ledger.take_traffic() or Traffic()), Traffic()
+        if asked:
+            ledger.record(Metered(t=ledger.now(), traffic=asked))
 
     def _take_present(self, present: Present) -> None:
         """Record who came and left, and have trials leave machines whose time ends."""

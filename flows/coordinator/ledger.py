@@ -23,11 +23,12 @@ from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.events import AnyEvent, Cause, Outcome
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
+from regrow.search.measured import Traffic
 from regrow.search.planning.planner import Planner
 from regrow.search.samplers.external import External
 from regrow.tasks.errors import RegrowError, UserCodeError
 from regrow.tasks.output.traces import printable, user_trace
-from regrow.tasks.ports.store import Store, Unavailable
+from regrow.tasks.ports.store import Store, Unavailable, take_traffic
 
 COMPACT_EVERY = 128
 """Segments between two checks for small ones to merge."""
@@ -121,6 +122,10 @@ class Ledger:
         with self._search():
             fold(self._store, external.hear, self.log.since(0))
         self._external = external
+
+    def take_traffic(self) -> Traffic | None:
+        """See `take_traffic` of the store's port."""
+        return take_traffic(self._store)
 
     def retire(self) -> None:
         """Stop writing, as another writer has taken over."""

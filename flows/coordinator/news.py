@@ -57,6 +57,7 @@ def observe(
                 task_run=came.task_run,
                 ago=came.ago,
                 others=list(came.others),
+                traffic=came.traffic,
             )
         )
     if rows := [row for row in progress.rows if row.step > trial.step]:

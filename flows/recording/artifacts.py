@@ -109,6 +109,7 @@ def _spent(history: History) -> list[str]:
     if spent.money is None:
         return []
     rest = f" and {money(spent.rest)} outside of attempts" if spent.rest else ""
+    rest += f" and {money(spent.store)} for the store" if spent.traffic else ""
     told = f"Cost: {money(spent.money)}{rest}, at {cost.prices(history)} for a slot and hour"
     lost = waste.money(history)
     return [f"{told}; {money(lost)} of it for nothing." if lost else f"{told}.", ""]

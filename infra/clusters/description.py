@@ -20,7 +20,7 @@ from regrow.search.durations import Span, bounded
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
 from regrow.search.spec.errors import explain
-from regrow.search.spec.parts import Count, Memory, Number, Part, in_bytes
+from regrow.search.spec.parts import Count, Memory, Number, Part, StorePrices, in_bytes
 from regrow.tasks.errors import UserError
 
 Market = Literal["spot", "on-demand"]
@@ -192,6 +192,10 @@ class Cluster(Part):
     env: dict[Line, str] = Field(default_factory=dict)
     """Environment variables of agents and trials. `$NAME` as the whole value: the
     value of this variable here.
+    """
+    store_prices: StorePrices | None = None
+    """Prices of requests to the state's bucket, for experiments that give none themselves. None:
+    requests are not counted as cost.
     """
     shared: tuple[Text, ...] = ()
     """Folders that all machines share, which may hold an experiment's state. Without them the state
@@ -438,9 +442,12 @@ KINDS: dict[str, type[Cluster]] = {
 }
 """Classes of clusters by the value of `on`."""
 _PARTS: dict[type[Cluster], dict[str, type[Part]]] = {
-    Kubernetes: {"workers": Pods, "prices": Price},
-    Ssh: {},
-    Slurm: {},
-    **{kind: {"workers": Workers, "prices": Price} for kind in (Aws, Gcp, Azure)},
+    Kubernetes: {"workers": Pods, "prices": Price, "store_prices": StorePrices},
+    Ssh: {"store_prices": StorePrices},
+    Slurm: {"store_prices": StorePrices},
+    **{
+        kind: {"workers": Workers, "prices": Price, "store_prices": StorePrices}
+        for kind in (Aws, Gcp, Azure)
+    },
 }
 """Classes of the parts below their keys."""

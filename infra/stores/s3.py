@@ -20,7 +20,8 @@ from urllib.parse import parse_qs, quote, urlsplit
 from regrow.infra.stores.keys import check_key, check_prefix
 from regrow.infra.stores.s3_failures import Failure, Kind
 from regrow.infra.stores.s3_objects import CREATED, Headers, Objects
-from regrow.infra.stores.s3_session import Answer, Patience, Place, Requests
+from regrow.infra.stores.s3_session import METER, Answer, Patience, Place, Requests
+from regrow.search.measured import Traffic
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Unavailable
 
@@ -126,6 +127,10 @@ class S3Store:
         self._run("", delete(full))
 
     # ---- beyond the port
+
+    def take_traffic(self) -> Traffic:
+        """Return what this process asked of all buckets since the last call."""
+        return METER.take()
 
     def replace(self, key: str, data: bytes | Path, headers: Headers) -> None:
         """Create the object, in place of another one. `headers`: such as its `ContentType`."""

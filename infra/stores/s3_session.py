@@ -13,11 +13,12 @@ import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from regrow.infra.stores.s3_failures import RETRIED, Failure, Kind, failure, user_error
+from regrow.search.measured import Traffic
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Unavailable
 
@@ -73,6 +74,47 @@ class Answer(Exception):
     @property
     def kind(self) -> Kind:
         return self.failed.kind
+
+
+class Meter:
+    """Counts the requests of this process and the bytes that the store sent. Thread-safe.
+
+    Counted is what the client sends, each try of a request for itself: a store charges for tries,
+    too. A PUT that aiohttp repeats by itself, as its connection turned out to be dead, counts once.
+    Requests that delete are free.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._seen = threading.Lock(), Traffic()
+
+    def take(self) -> Traffic:
+        """Return what was counted since the last call, of whatever caller in this process."""
+        with self._lock:
+            seen, self._seen = self._seen, Traffic()
+        return seen
+
+    def watch(self, client: Any) -> None:
+        """Count the requests of a client from now on."""
+        client.meta.events.register("before-send.s3", self._sent)
+        client.meta.events.register("after-call.s3.GetObject", self._answered)
+
+    def _sent(self, event_name: str, **_: Any) -> None:
+        name = event_name.rpartition(".")[2]
+        if name.startswith(("Delete", "Abort")):
+            return
+        reads = name.startswith(("Get", "Head"))
+        self._add(Traffic(reads=1) if reads else Traffic(writes=1))
+
+    def _answered(self, parsed: Mapping[str, Any], **_: Any) -> None:
+        self._add(Traffic(sent=int(parsed.get("ContentLength", 0))))
+
+    def _add(self, more: Traffic) -> None:
+        with self._lock:
+            self._seen += more
+
+
+METER = Meter()
+"""Of this process."""
 
 
 class Requests:
@@ -188,6 +230,7 @@ class _Sessions:
     async def _make(self) -> Session:
         self._fs = fs = await asyncio.to_thread(self._file_system)
         client = await fs.set_session()
+        METER.watch(client)
         found = await fs.session.get_credentials()
         return Session(
             client=client,

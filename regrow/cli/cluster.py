@@ -55,6 +55,10 @@ def order(
     from regrow.flows.checks import check_search, precheck
 
     spec = read(file, trials, changes=changes)
+    if cluster.store_prices is not None and spec.store_prices is None:
+        prices = json.dumps(cluster.store_prices.model_dump(exclude_defaults=True))
+        changes = [*(changes or ()), f"store_prices={prices}"]
+        spec = read(file, trials, changes=changes)
     places = Places.at(state or spec.state)
     with located_in(file):
         spec = named(spec, name)

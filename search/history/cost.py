@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from regrow.search.history import History, TrialRecord
+from regrow.search.measured import Traffic
+
+LEAST_SECONDS = 60.0
+"""The store's mean cost is over so many seconds at least: a session begins with many requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,17 +19,22 @@ class Cost:
         hours: for which attempts had their slots, times their number.
         money: of the attempts; None if there is no price.
         rest: of the nodes while no attempt used them: the head, idle machines, idle parts.
+        store: of the requests to the store of the state, and the bytes that it sent.
+        traffic: these requests and bytes, as far as counted.
 
     """
 
     hours: float
     money: float | None
     rest: float = 0.0
+    store: float = 0.0
+    traffic: Traffic = field(default_factory=Traffic)
 
     @property
     def total(self) -> float | None:
-        """Of attempts and the rest of the cluster; None if there is no price."""
-        return None if self.money is None and not self.rest else (self.money or 0.0) + self.rest
+        """Of attempts, the rest of the cluster and the store; None if there is no price."""
+        beside = self.rest + self.store
+        return None if self.money is None and not beside else (self.money or 0.0) + beside
 
 
 def of(history: History, now: float) -> Cost:
@@ -47,12 +56,19 @@ def of(history: History, now: float) -> Cost:
     money = sum(paid) if paid else None
     unlabelled = sum(apart[price] * (prices[price] or 0.0) for price in [*apart]) / 3600.0
     rest = max(0.0, history.spending.of_nodes(now) + unlabelled - (money or 0.0))
-    return Cost(hours=sum(seconds.values()) / 3600.0, money=money, rest=rest)
+    return Cost(
+        hours=sum(seconds.values()) / 3600.0,
+        money=money,
+        rest=rest,
+        store=history.spending.store,
+        traffic=history.spending.traffic,
+    )
 
 
 def per_hour(history: History) -> float:
-    """Return what the experiment costs an hour at present: its nodes with a price, and attempts on
-    other ones. An attempt on its way counts as one on a node without a price, if no node has one.
+    """Return what the experiment costs an hour at present: its nodes with a price, attempts on
+    other ones, and the store at its mean so far. An attempt on its way counts as one on a node
+    without a price, if no node has one.
     """
     usual, nodes = history.spec.price_per_hour or 0.0, history.spending.per_hour
     labelled = apart = 0.0
@@ -62,7 +78,19 @@ def per_hour(history: History) -> float:
             labelled += (attempt.price or 0.0) * attempt.width
         elif attempt.t_began is not None or not nodes:
             apart += (usual if attempt.price is None else attempt.price) * attempt.width
-    return apart + max(labelled, nodes)
+    return apart + max(labelled, nodes) + _store_per_hour(history)
+
+
+def _store_per_hour(history: History) -> float:
+    seconds = max(history.elapsed(), LEAST_SECONDS)
+    return history.spending.store / seconds * 3600.0
+
+
+def of_requests(history: History, attempts: int) -> float:
+    """Return what the store may cost for so many attempts to load or save a checkpoint: the dearest
+    one that was seen lately, for each.
+    """
+    return attempts * max(history.spending.asked, default=0.0)
 
 
 def of_trial(trial: TrialRecord, now: float) -> float | None:

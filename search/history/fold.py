@@ -115,6 +115,9 @@ class History(View):
     def _priced(self, event: events.Priced) -> None:
         self.spending.priced(event)
 
+    def _metered(self, event: events.Metered) -> None:
+        self.spending.metered(event.traffic, self.spec.store_prices, attempt=False)
+
     def _named(self, spec: Spec) -> Spec:
         if self.called in (None, spec.name):
             return spec
@@ -204,6 +207,7 @@ class History(View):
         attempt.price, attempt.node_price = prices_of(
             event, attempt.width, self.spec.price_per_hour
         )
+        self.spending.metered(event.traffic, self.spec.store_prices, attempt=True)
         attempt.from_step = attempt.to_step = event.restored
         if not event.restored:
             trial.attributes = trial.first_attributes
@@ -368,6 +372,7 @@ class History(View):
         trial.checkpoints[event.step] = event
         attempt.saved = event.step
         self.pace.saved(attempt, event.seconds)
+        self.spending.metered(event.traffic, self.spec.store_prices, attempt=True)
         self._clones.saved(trial, event)
 
     def _dropped(self, event: events.Dropped) -> None:
@@ -405,6 +410,7 @@ class History(View):
         if event.by == "planner" and event.outcome != "stopped":
             attempt.t_ended = max(self.cut, attempt.t_began or attempt.t_started)
         self.pace.ended(attempt)
+        self.spending.metered(event.traffic, self.spec.store_prices, attempt=True)
         self.slot_seconds[attempt.price] += attempt.slot_seconds(event.t)
         if attempt.node_price is None:
             self.spending.apart[attempt.price] += attempt.slot_seconds(event.t)

@@ -11,6 +11,8 @@ from statistics import median
 
 from regrow.search.events import Priced, Row
 from regrow.search.history.records import Attempt, TrialRecord
+from regrow.search.measured import Traffic
+from regrow.search.spec.parts import StorePrices
 
 SEEN = 64
 """The last so many durations count."""
@@ -147,6 +149,12 @@ class Spending:
     """Slot-seconds of ended attempts on nodes without a price, by the price of a slot and hour that
     the specification had (None: none).
     """
+    traffic: Traffic = field(default_factory=Traffic)
+    """What was asked of the store, as far as counted."""
+    store: float = 0.0
+    """What that cost, at the prices of each time."""
+    asked: deque[float] = field(default_factory=_recent)
+    """What each of the last parts of it cost that attempts asked: a checkpoint, mostly."""
     _last: float = 0.0
     """The last price that was not 0."""
     _paid: float = 0.0
@@ -169,6 +177,18 @@ class Spending:
         """
         self._paid += self._last * max(0.0, t - self._since) / 3600.0
         self._since = t
+
+    def metered(
+        self, traffic: Traffic | None, prices: StorePrices | None, *, attempt: bool
+    ) -> None:
+        """Take what was asked of the store, by an attempt or by the coordinator."""
+        if traffic is None or prices is None:
+            return
+        paid = prices.of(traffic)
+        self.traffic += traffic
+        self.store += paid
+        if attempt:
+            self.asked.append(paid)
 
     def of_nodes(self, now: float) -> float:
         """Return what the nodes with a price have cost while sessions ran."""

@@ -85,16 +85,28 @@ def spent(history: History, now: float) -> float:
     return cost.of(history, now).total or 0.0
 
 
-def nearest(history: History, now: float, *, more: float = 0.0) -> Limit | None:
+def nearest(
+    history: History, now: float, *, more: float = 0.0, saves: int | None = None
+) -> Limit | None:
     """Return the nearest limit, None if none is set.
 
-    `more`: what the cluster costs an hour beyond the present.
+    Args:
+        history: of the experiment.
+        now: seconds since the epoch.
+        more: what the cluster costs an hour beyond the present.
+        saves: checkpoints that attempts still load or save, for which money is kept as the store
+            may cost some; None: one for each running attempt.
+
     """
-    return min(every(history, now, more=more), key=lambda one: one.at, default=None)
+    found = every(history, now, more=more, saves=saves)
+    return min(found, key=lambda one: one.at, default=None)
 
 
-def every(history: History, now: float, *, more: float = 0.0) -> list[Limit]:
-    """Return all limits; `more` as for `nearest`."""
+def every(
+    history: History, now: float, *, more: float = 0.0, saves: int | None = None
+) -> list[Limit]:
+    """Return all limits; `more` and `saves` as for `nearest`."""
+    saves = len(history.running) if saves is None else saves
     stop, found = history.spec.stop, []
     if (given := history.spec.budget) is not None:
         at = float("inf")
@@ -107,7 +119,7 @@ def every(history: History, now: float, *, more: float = 0.0) -> list[Limit]:
         found.append(Limit(saved_by(history, end), "stop.deadline", share))
     if stop.dollars is not None:
         paid, rate = spent(history, now), cost.per_hour(history) + more
-        left = max(0.0, stop.dollars - paid)
+        left = max(0.0, stop.dollars - paid - cost.of_requests(history, saves))
         at = now if left == 0 else now + left / rate * 3600.0 if rate > 0 else float("inf")
         found.append(Limit(at, "stop.dollars", paid / stop.dollars))
     return found
@@ -208,7 +220,7 @@ def over(history: History, now: float) -> Reason | None:
 
 def due(history: History, now: float) -> float | None:
     """Return from when on `over` or `overdue` hold if nothing happens before; None: never."""
-    limit = nearest(history, now)
+    limit = nearest(history, now, saves=None if history.closing is None else 0)
     if limit is None or limit.at == float("inf"):
         return None
     if history.closing is not None:
@@ -222,7 +234,7 @@ def overdue(history: History, now: float) -> bool:
     """
     if history.closing is None or not history.closing.limit or not history.running:
         return False
-    limit = nearest(history, now)
+    limit = nearest(history, now, saves=0)
     return limit is not None and now >= limit.at
 
 
@@ -232,7 +244,7 @@ def is_late(history: History, now: float, opening: int | None) -> bool:
     """
     if not budget.may_begin(history, opening):
         return True
-    limit = nearest(history, now, more=_one_more(history))
+    limit = _with_one_more(history, now)
     if limit is None:
         return False
     whole = _seconds(history, None, history.spec.max_steps or 1)
@@ -281,7 +293,7 @@ def why_no_new(
 
 
 def _too_late(history: History, trial: TrialRecord | None, steps: int, now: float) -> Reason | None:
-    limit = nearest(history, now, more=_one_more(history))
+    limit = _with_one_more(history, now)
     if limit is None or now + _seconds(history, trial, steps) <= limit.at:
         return None
     what = "a new trial" if trial is None else f"trial {trial.number}"
@@ -319,11 +331,13 @@ def _usual_save(history: History) -> float:
     return 0.0 if history.by_state[TrialState.DONE] else SAVE_SECONDS
 
 
-def _one_more(history: History) -> float:
-    """Return what one more attempt costs an hour beyond the nodes that are there."""
-    if history.spending.per_hour:
-        return 0.0
-    return (history.spec.price_per_hour or 0.0) * history.spec.resources.widths[0]
+def _with_one_more(history: History, now: float) -> Limit | None:
+    """Return the nearest limit if one more attempt begins, which loads a checkpoint and saves one:
+    it costs something beyond the nodes that are there if these have no price.
+    """
+    usual = (history.spec.price_per_hour or 0.0) * history.spec.resources.widths[0]
+    more = 0.0 if history.spending.per_hour else usual
+    return nearest(history, now, more=more, saves=len(history.running) + 2)
 
 
 def why_not_kept(history: History) -> Reason | None:

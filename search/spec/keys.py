@@ -118,6 +118,7 @@ PER_SESSION = (
     "stall",
     "market",
     "price_per_hour",
+    "store_prices",
     "mlflow",
     "register",
     "notify",
@@ -250,6 +251,10 @@ class Keys(parts.Part):
     price_per_hour: Annotated[parts.Number, Field(ge=0)] | None = None
     """Price of one slot (a running attempt of usual width, or one of its workers) per hour, in any
     currency, on nodes whose labels have no price. None: time on these nodes is not counted as cost.
+    """
+    store_prices: parts.StorePrices | None = None
+    """What the requests to the state's bucket, and the bytes that it sends, cost: they count as a
+    part of the experiment's cost. None: they are not counted.
     """
     mlflow: parts.Recording = parts.Recording()
     register: RegisterField = None

@@ -27,6 +27,7 @@ from pydantic_core import CoreSchema
 from regrow.search.bounds import LONGEST, MOST, MOST_HOURS, MOST_TOGETHER
 from regrow.search.durations import Span, bounded
 from regrow.search.errors import SpecError
+from regrow.search.measured import Traffic
 from regrow.search.mode import Mode, sign_of
 from regrow.search.needs import Bundle, Needs, Shape
 from regrow.search.space import Space
@@ -549,6 +550,24 @@ class Stop(Part):
     def tolerance(self) -> float:
         """By how much a value must be better to end a plateau; the same for all plateaus."""
         return min((p.tolerance for p in self.plateaus()), default=0.0)
+
+
+class StorePrices(Part):
+    """What requests to the store of the state cost, in the currency of the other prices."""
+
+    per_1000_writes: Annotated[Number, Field(ge=0, le=1e6)] = 0
+    """A thousand requests that write or list ("PUT, COPY, POST, LIST", "Class A"). Deleting is
+    free.
+    """
+    per_1000_reads: Annotated[Number, Field(ge=0, le=1e6)] = 0
+    """A thousand requests that read ("GET", "Class B")."""
+    per_gb_out: Annotated[Number, Field(ge=0, le=1e6)] = 0
+    """A GB (10^9 bytes) that the store sends; 0 where machines and store are in one region."""
+
+    def of(self, traffic: Traffic) -> float:
+        """Return what requests and bytes cost."""
+        asked = traffic.writes * self.per_1000_writes + traffic.reads * self.per_1000_reads
+        return asked / 1000.0 + traffic.sent / 1e9 * self.per_gb_out
 
 
 class Training(Part):

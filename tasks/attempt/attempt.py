@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from regrow.search.events import Cause, Place, Saved
+from regrow.search.measured import Traffic
 from regrow.tasks.attempt.stall_watchdog import StallWatchdog
 from regrow.tasks.attempt.training import end_process_pools, recorded, train
 from regrow.tasks.checkpoint import saving
@@ -26,7 +28,7 @@ from regrow.tasks.output.traces import in_a_line, one_line
 from regrow.tasks.ports.executor import Finished
 from regrow.tasks.ports.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records
 from regrow.tasks.ports.ranks import Group, GroupBroken, PartMissing, RankFailed, Verdict
-from regrow.tasks.ports.store import Store, StoreError, Unavailable
+from regrow.tasks.ports.store import Store, StoreError, Unavailable, take_traffic
 from regrow.tasks.process import temporary
 from regrow.tasks.trial.metric_values import described
 from regrow.tasks.trial.reporter import Reporter
@@ -97,6 +99,7 @@ def run_attempt(
     with ExitStack() as listening:
         listening.callback(shutil.rmtree, scratch, ignore_errors=True)
         listening.callback(writer.close)
+        asked = partial(_asked, job, store)
         origin = _restored(assignment, store, scratch / "restored")
         arrival = Arrival(
             place=host.place(),
@@ -104,11 +107,12 @@ def run_attempt(
             task_run=task_run,
             restored=origin.step,
             skipped=origin.skipped,
+            traffic=asked(),
         )
         # Without the store, the attempt does not begin: beginning at step 0 would supersede all
         # earlier work.
         begins = origin.trouble is None
-        saved = _saved_by(writer, assignment, origin.cloned)
+        saved = _saved_by(writer, assignment, origin.cloned, asked)
         reporter = Reporter(coordinator, assignment, arrival if begins else None, saved)
         reporter.step = origin.step
         reporter.on_drop, writer.on_news = writer.drop, reporter.hurry
@@ -146,7 +150,7 @@ def run_attempt(
             raise
         finally:
             reporter.stop()
-        ended = reporter.ended(end, media.count)
+        ended = msgspec.structs.replace(reporter.ended(end, media.count), traffic=asked())
         fenced = reporter.reply.reason == "fenced"
         reply = reporter.reply if fenced else reporter.flush(ended=ended, carry_on=carry_on())
         return Finished(ended=ended, reply=reply, restored=arrival.restored)
@@ -341,8 +345,19 @@ def _patiently(what: Callable[[], T]) -> T:
     return retry_while_unavailable(what, say=_LOG.warning, seconds=PATIENCE_SECONDS)
 
 
+def _asked(job: Job, store: Store) -> Traffic | None:
+    """Return what this process asked of the store since the last call, of this attempt or one
+    before it; None for nothing, or if it does not count.
+    """
+    return take_traffic(store) if job.metered else None
+
+
 def _saved(
-    assignment: Assignment, made: saving.SavedCheckpoint, *, source: str | None = None
+    assignment: Assignment,
+    made: saving.SavedCheckpoint,
+    *,
+    source: str | None = None,
+    traffic: Traffic | None = None,
 ) -> Saved:
     return Saved(
         t=time.time(),
@@ -353,17 +368,21 @@ def _saved(
         size=made.size,
         source=source,
         seconds=made.seconds,
+        traffic=None if traffic is None else traffic + made.traffic,
     )
 
 
 def _saved_by(
-    writer: CheckpointWriter, assignment: Assignment, cloned: Saved | None
+    writer: CheckpointWriter,
+    assignment: Assignment,
+    cloned: Saved | None,
+    asked: Callable[[], Traffic | None],
 ) -> Callable[[], list[Saved]]:
     """Return a function that lists what became durable since its last call, first `cloned`."""
     first = [] if cloned is None else [cloned]
 
     def saved() -> list[Saved]:
         before, first[:] = list(first), []
-        return before + [_saved(assignment, made) for made in writer.results()]
+        return before + [_saved(assignment, made, traffic=asked()) for made in writer.results()]
 
     return saved

@@ -16,11 +16,12 @@ import stat
 import tempfile
 from collections.abc import Callable, Collection, Iterable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
+from regrow.search.measured import Traffic
 from regrow.tasks.checkpoint.manifests import (
     Manifest,
     Unsound,
@@ -52,6 +53,7 @@ class SavedCheckpoint:
         files: number of files.
         uploaded: bytes that were not in the store before.
         seconds: from the call of the user's code until it was durable; None: not measured.
+        traffic: what the processes of the other ranks asked of the store for their parts.
 
     """
 
@@ -61,6 +63,7 @@ class SavedCheckpoint:
     files: int
     uploaded: int
     seconds: float | None = None
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,7 +164,9 @@ def commit(
     """
     files, folders = joined(parts)
     manifest = Manifest(trial=trial, attempt=attempt, step=step, files=files, folders=folders)
-    return _commit(store, manifest, uploaded=sum(part.uploaded for part in parts))
+    made = _commit(store, manifest, uploaded=sum(part.uploaded for part in parts))
+    asked = (part.traffic for part in parts if part.traffic is not None)
+    return replace(made, traffic=sum(asked, Traffic()))
 
 
 def clone(store: Store, source: str, *, trial: int, attempt: int, step: int) -> SavedCheckpoint:

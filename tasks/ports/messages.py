@@ -11,6 +11,7 @@ import msgspec
 
 from regrow.search.endings import Ending
 from regrow.search.events import Ended, Place, Row, Saved
+from regrow.search.measured import Traffic
 from regrow.search.needs import Needs
 from regrow.search.spec import RLlib, Spec
 from regrow.search.step_metric import StepMetric
@@ -45,6 +46,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         metrics: metrics that the specification names, the objective first.
         clock: metric by which decisions and `max_steps` count steps; None to count reports.
         gpu_share: part of a GPU's memory that each attempt is limited to; None for no limit.
+        metered: whether attempts send what they asked of the store.
 
     """
 
@@ -72,6 +74,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     metrics: tuple[str, ...] = ()
     clock: StepMetric | None = None
     gpu_share: float | None = None
+    metered: bool = False
 
     @classmethod
     def of(cls, spec: Spec, *, folder: str | None, code: tuple[str, str] | None = None) -> Job:
@@ -101,6 +104,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             rllib=spec.rllib,
             clock=spec.clock,
             gpu_share=spec.resources.gpu_share,
+            metered=spec.store_prices is not None,
             metrics=(
                 *(metric.name for metric in spec.metrics),
                 *(limit.metric for limit in spec.limits),
@@ -162,6 +166,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
         skipped: newer checkpoints that could not be used, and why.
         ago: seconds since the start, as news is buffered before it is sent.
         others: where the other workers of a group run, by rank.
+        traffic: see Began.
 
     """
 
@@ -171,6 +176,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[str, ...] = ()
     ago: float = 0.0
     others: tuple[Place, ...] = ()
+    traffic: Traffic | None = None
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):

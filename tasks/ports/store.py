@@ -6,10 +6,11 @@ contract suite.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from regrow.search.measured import Traffic
 from regrow.tasks.errors import RegrowError
 
 
@@ -77,6 +78,14 @@ class Store(Protocol):
         """Delete the objects in the given order, or in any order with fewer requests
         (`ordered=False`). Missing objects are ignored.
         """
+
+
+def take_traffic(store: Store) -> Traffic | None:
+    """Return what this process asked of a store since the last call; None for nothing, or if the
+    store does not count it, as a folder.
+    """
+    take: Callable[[], Traffic] | None = getattr(store, "take_traffic", None)
+    return (take() or None) if take is not None else None
 
 
 def created(store: Store, key: str, data: bytes) -> bool:

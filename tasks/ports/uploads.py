@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from regrow.search.measured import Traffic
+
 
 class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One file of a checkpoint.
@@ -37,9 +39,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         files: the files.
         folders: the folders.
         uploaded: bytes that were not in the store before.
+        traffic: what the rank's process asked of the store since its last part; None of rank 0, and
+            where that is not counted.
 
     """
 
     files: list[File]
     folders: list[str]
     uploaded: int
+    traffic: Traffic | None = None

@@ -47,6 +47,7 @@ from regrow.search.events import (
     Halted,
     Joined,
     Left,
+    Metered,
     Milestone,
     Moved,
     Opened,
@@ -209,6 +210,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             | Left
             | Capacity
             | Priced
+            | Metered
             | Queued
             | Answered
             | Proceeded

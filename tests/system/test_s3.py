@@ -93,7 +93,8 @@ def recorded(place: Cloud, query: str) -> list[tuple[Any, ...]]:
 def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_one(
     sky: Cloud,
 ) -> None:
-    file = sky.write("spot", trials=6, seconds=0.2, max_steps=5)
+    prices = {"per_1000_writes": 0.005, "per_1000_reads": 0.0004, "per_gb_out": 0.09}
+    file = sky.write("spot", trials=6, seconds=0.2, max_steps=5, store_prices=prices)
     process = sky.start("run", file)
     sky.await_events("spot", "saved", 7, process)
     process.kill()
@@ -109,6 +110,14 @@ def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_
     there.run("resume", "spot")
     view = check_whole(there, "spot", 6)
     assert view["counts"]["done"] == 6
+    asked = {
+        kind: [e["traffic"] for e in there.events("spot") if e["event"] == kind and "traffic" in e]
+        for kind in ("began", "saved", "ended", "metered")
+    }
+    assert any(one.get("sent") for one in asked["began"]), "what was restored came from the bucket"
+    assert all("writes" in one for one in asked["saved"] + asked["metered"])
+    writes = sum(one.get("writes", 0) for found in asked.values() for one in found)
+    assert view["store"]["writes"] == writes > 2 * view["steps"]
     assert there.events("spot")[: len(seen)] == seen, "what was durable stays as it was"
     assert [p["step"] for p in there.points("spot")] == [1, 2, 3, 4, 5] * 6
     kept = {

@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
+from regrow.cli.cluster import order
 from regrow.flows.agents import RunRequest, check_state
 from regrow.infra.clusters import shipping
 from regrow.infra.clusters.cluster_file import read_cluster, schema
@@ -307,3 +308,23 @@ def test_the_project_holds_the_code_and_the_specification(tmp_path: Path) -> Non
         trials=3,
     )
     assert what.project == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("own", "writes"), [("", 0.005), ("store_prices: {per_1000_writes: 1}", 1)]
+)
+def test_prices_of_the_store_are_the_clusters_unless_the_experiment_has_some(
+    tmp_path: Path, own: str, writes: float
+) -> None:
+    (tmp_path / "train.py").write_text("def train(trial): pass")
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "{name: a, trainable: train.py:train, metric: loss, mode: min, space: {x: {uniform: [0, 1]}},"
+        f" trials: 2, {own}}}"
+    )
+    cluster = Cluster.parse(changed(SSH, store_prices={"per_1000_writes": 0.005}))
+    made = order(cluster, file, name=None, trials=None, state="s3://bucket/x")
+    assert made.spec.store_prices is not None
+    assert made.spec.store_prices.per_1000_writes == writes
+    # What is not in the file goes to the agents, which read the file themselves.
+    assert [one.partition("=")[0] for one in made.changes] == ([] if own else ["store_prices"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from regrow.flows.recording.artifacts import markdown
@@ -15,6 +17,7 @@ from regrow.search.events import (
     Began,
     Created,
     Ended,
+    Metered,
     Opened,
     Proposed,
     Reported,
@@ -22,6 +25,8 @@ from regrow.search.events import (
     Started,
 )
 from regrow.search.history import History, cost, waste
+from regrow.search.measured import Traffic
+from regrow.search.planning import limits
 from regrow.show.live import text
 from regrow.show.report.report import tiles
 from regrow.show.views import summaries
@@ -153,3 +158,68 @@ def test_mlflow_has_it_as_a_metric_and_as_tags() -> None:
 )
 def test_a_label_that_is_no_price_is_none(label: str, price: float | None) -> None:
     assert price_of({PRICE_LABEL: label}) == price
+
+
+PRICES = {"per_1000_writes": 100.0, "per_1000_reads": 10.0, "per_gb_out": 2.0}
+
+
+def with_store(**spec: object) -> list[AnyEvent]:
+    """The same trial, of which each attempt asks something of the store, as the coordinator does."""
+    loads = Traffic(writes=10, reads=100, sent=500_000_000)
+    found: list[AnyEvent] = []
+    for event in events(store_prices=PRICES, **spec):
+        own = isinstance(event, Began | Ended)
+        found.append(msgspec.structs.replace(event, traffic=loads) if own else event)
+    return [*found, Metered(t=found[-1].t, traffic=Traffic(writes=100))]
+
+
+def test_what_the_store_costs_is_a_line_of_its_own_and_counts(tmp_path: Path) -> None:
+    history = History()
+    for event in with_store(stop={"dollars": 100.0}):
+        history.apply(event)
+    paid, now = cost.of(history, history.t_last), history.t_last
+    # Four times 1 for writes, 1 for reads and 1 for bytes; and 10 of the coordinator.
+    assert paid.store == pytest.approx(22.0)
+    assert paid.total == pytest.approx((paid.money or 0.0) + paid.rest + 22.0)
+    assert limits.spent(history, now) == paid.total
+    view = summaries.show(history, alive=False, now=now)
+    assert view["store"] == {"cost": 22.0, "writes": 140, "reads": 400, "bytes_sent": 2 * 10**9}
+    assert view["limits"]["store"] == 22.0
+    line = "store: cost 22.00, 140 writes, 400 reads, 2.0 GB sent"
+    assert text.store(history) == line
+    places = Places.at(str(tmp_path))
+    assert line in [*text.summary(history, places, alive=False, now=now)]
+    tile = next(one for one in tiles(history, alive=False, now=now) if "store" in one["label"])
+    assert tile["number"] == "22.00"
+    assert "and 22.00 for the store" in markdown(history, places)
+
+
+def test_money_is_kept_for_the_checkpoints_of_what_runs() -> None:
+    history = History()
+    for event in with_store(stop={"dollars": 100.0})[:5]:  # until the first attempt has begun
+        history.apply(event)
+    spent, rate = limits.spent(history, 0.0), cost.per_hour(history)
+    limit = limits.nearest(history, 0.0)
+    assert limit is not None
+    assert spent == pytest.approx(3.0)
+    assert limit.at == pytest.approx((100.0 - 3.0 - 3.0) / rate * HOUR)
+    one_more = limits.nearest(history, 0.0, saves=3)
+    assert one_more is not None
+    assert one_more.at == pytest.approx((100.0 - 3.0 - 9.0) / rate * HOUR)
+
+
+def test_requests_cost_nothing_without_prices_and_only_from_then_on() -> None:
+    history = History()
+    for event in with_store():
+        if isinstance(event, Created):
+            event = msgspec.structs.replace(  # noqa: PLW2901 - the others follow it
+                event, spec={key: one for key, one in event.spec.items() if key != "store_prices"}
+            )
+        history.apply(event)
+    assert cost.of(history, history.t_last).store == 0.0
+    settings = {"store_prices": PRICES}
+    history.apply(
+        Opened(t=history.t_last, by="driver", driver="e", slots=1, trials=2, settings=settings)
+    )
+    history.apply(Metered(t=history.t_last, traffic=Traffic(writes=10)))
+    assert cost.of(history, history.t_last).store == pytest.approx(1.0)

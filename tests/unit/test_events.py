@@ -28,6 +28,7 @@ from regrow.search.events import (
     Halted,
     Joined,
     Left,
+    Metered,
     Milestone,
     Moved,
     Noted,
@@ -50,6 +51,7 @@ from regrow.search.events import (
     encode,
     is_decision,
 )
+from regrow.search.measured import Traffic
 
 floats = st.floats(allow_nan=False, allow_infinity=False)
 times = st.floats(0, LAST_TIME)
@@ -64,6 +66,7 @@ plain = st.recursive(
 maps = st.dictionaries(text, plain, max_size=4)
 rows = st.builds(Row, whole, times, st.dictionaries(text, st.none() | floats, max_size=4))
 texts = st.lists(text, max_size=3)
+traffic = st.builds(Traffic, writes=whole, reads=whole, sent=whole)
 lease: dict[str, Any] = {"t": times, "trial": whole, "attempt": whole}
 
 BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
@@ -99,6 +102,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         spent=st.none() | st.floats(0, 1e9),
         between=st.none() | st.tuples(times, times),
     ),
+    Metered: st.builds(Metered, t=times, traffic=traffic),
     Priced: st.builds(Priced, t=times, per_hour=st.floats(0, 1e15), nodes=whole),
     Capacity: st.builds(Capacity, t=times, slots=whole, widest=whole),
     Proposed: st.builds(Proposed, t=times, trial=whole, config=maps, state=maps),
@@ -116,6 +120,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         market=text,
         price=st.none() | prices,
         share=prices,
+        traffic=st.none() | traffic,
     ),
     Reported: st.builds(Reported, **lease, rows=st.lists(rows, max_size=4)),
     Asked: st.builds(Asked, **lease, name=text, distribution=maps),
@@ -150,7 +155,13 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
     Excluded: st.builds(Excluded, t=times, trial=whole, excluded=st.booleans()),
     Halted: st.builds(Halted, t=times, trial=whole),
     Saved: st.builds(
-        Saved, **lease, step=whole, manifest=text, size=whole, source=st.none() | text
+        Saved,
+        **lease,
+        step=whole,
+        manifest=text,
+        size=whole,
+        source=st.none() | text,
+        traffic=st.none() | traffic,
     ),
     Dropped: st.builds(Dropped, t=times, trial=whole, manifests=texts),
     Ended: st.builds(

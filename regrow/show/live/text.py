@@ -15,12 +15,14 @@ from regrow.search.durations import on_clock
 from regrow.search.history import History, TrialRecord, cost, waste
 from regrow.search.history.at_bounds import at_bounds
 from regrow.search.lifecycle import TrialState
+from regrow.search.measured import Traffic
 from regrow.search.numbers import money, readable
 from regrow.search.planning import forecast, limits
 from regrow.search.planning.stopping import holding
 from regrow.search.samplers import size
 from regrow.show.views import agents, machine_use, summaries
 from regrow.tasks.output.traces import one_line, printable
+from regrow.tasks.process import disk
 
 CENT = 0.005
 """Less money outside of attempts is not shown."""
@@ -116,6 +118,8 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
     if (told := judged(history)) is not None:
         yield told
     yield spent(history, now if alive else history.t_last)
+    if asked := store(history):
+        yield asked
     if limited := forecast.standing(history, now, alive=alive):
         yield limited
     for kind, lost in waste.of_all(history).items():
@@ -157,6 +161,21 @@ def spent(history: History, now: float) -> str:
         return told
     rest = f", {money(found.rest)} outside of attempts" if found.rest >= CENT else ""
     return f"{told}, cost {money(found.money)} at {cost.prices(history)} an hour and slot{rest}"
+
+
+def store(history: History) -> str:
+    """Format what the store cost: 'store: cost 0.05, 12,340 writes, 210 reads, 1.2 GB sent'; "" if
+    that is not counted.
+    """
+    found = cost.of(history, history.t_last)
+    return f"store: cost {money(found.store)}, {traffic(found.traffic)}" if found.traffic else ""
+
+
+def traffic(found: Traffic) -> str:
+    """Format what was asked of the store: '12,340 writes, 210 reads, 1.2 GB sent'."""
+    sent = f", {disk.size(found.sent)} sent" if found.sent else ""
+    writes, reads = found.writes, found.reads
+    return f"{writes:,} write{ends(writes)}, {reads:,} read{ends(reads)}{sent}"
 
 
 def standing(history: History) -> Iterator[str]:
@@ -251,6 +270,8 @@ def ending(history: History, places: Places) -> Iterator[str]:
     if why:
         yield one_line(f"because {why}")
     yield spent(history, history.t_last)
+    if asked := store(history):
+        yield asked
     yield from hollow(history, places)
     yield from best(history, places)
     yield from narrow(history, places)

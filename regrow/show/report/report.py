@@ -155,6 +155,8 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
         outside = f"; {money(spent.rest)} outside of attempts" if spent.rest >= text.CENT else ""
         price = f"at {cost.prices(history)} for a slot and hour{nothing}{outside}"
         yield tile("Cost", money(spent.total or 0.0), price)
+    if spent.traffic:
+        yield tile("Cost of the store", money(spent.store), text.traffic(spent.traffic))
     if limited := forecast.standing(history, now, alive=alive):
         part = limits.share(history, now if alive else history.t_last)
         yield tile("Limits used", f"{100 * part:.0f} %", limited)

@@ -23,7 +23,10 @@ def view(history: History, now: float, *, alive: bool) -> dict[str, Any] | None:
         found |= {"budget": given.to_json(), "used": round(budget.used(history, given, now), 4)}
     if stop.dollars is not None:
         found |= {"dollars": stop.dollars, "spent": round(limits.spent(history, now), 6)}
-        found["outside_attempts"] = round(cost.of(history, now).rest, 6)
+        paid = cost.of(history, now)
+        found["outside_attempts"] = round(paid.rest, 6)
+        if paid.traffic:
+            found["store"] = round(paid.store, 6)
     if (end := limits.deadline(history)) is not None:
         found["deadline"] = _iso(end)
     if alive and (seen := forecast.of(history, now)) is not None:

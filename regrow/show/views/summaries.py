@@ -175,12 +175,23 @@ def show(
         "slot_hours": round(spent.hours, 6),
         "cost": None if spent.money is None else round(spent.money, 6),
         "cost_outside_attempts": round(spent.rest, 6),
+        **({"store": _store(spent)} if spent.traffic else {}),
         **({"limits": used} if (used := budget.view(history, now, alive=alive)) else {}),
         "wasted_cost": None if (lost := waste.money(history)) is None else round(lost, 6),
         "elapsed_s": round(history.elapsed(now if alive else None), 3),
         "sessions": sessions(history),
         **({"agents": found} if (found := agents.view(history, alive=alive)) else {}),
         **({} if notes is None else notes.view()),
+    }
+
+
+def _store(spent: cost.Cost) -> dict[str, float]:
+    """Return what was asked of the store, and what that cost."""
+    return {
+        "cost": round(spent.store, 6),
+        "writes": spent.traffic.writes,
+        "reads": spent.traffic.reads,
+        "bytes_sent": spent.traffic.sent,
     }
 
 
