@@ -32,6 +32,8 @@ class Pace:
     """From the begin of an attempt to its first report."""
     steps: deque[float] = field(default_factory=_recent)
     """Between two reports of an attempt; the mean of those that came together."""
+    excess: deque[float] = field(default_factory=_recent)
+    """A step's duration as a multiple of `Attempt.step_seconds` before it; not of first steps."""
     saves: deque[float] = field(default_factory=_recent)
     """From the call of the user's code until a checkpoint is durable."""
     ran: float = 0.0
@@ -58,6 +60,8 @@ class Pace:
             return
         seconds = max(0.0, rows[-1].t - begin) / len(rows)
         (self.first if before is None else self.steps).append(seconds)
+        if before is not None and attempt.step_seconds > 0:
+            self.excess.append(seconds / attempt.step_seconds)
         attempt.step_seconds = max(seconds, FADES * attempt.step_seconds)
 
     def saved(self, attempt: Attempt, seconds: float | None) -> None:

@@ -35,7 +35,11 @@ LEAVE_SECONDS = 2.0
 SAVE_SECONDS = 5.0
 """Supposed duration of a checkpoint, until one was measured."""
 SLACK = 1.25
-"""Steps and checkpoints may take this many times as long as those before."""
+"""Steps and checkpoints may take this many times as long as those before, until ENOUGH_STEPS have
+shown by how much steps differ.
+"""
+ENOUGH_STEPS = 19
+"""The longest of so many steps is exceeded by the next one with a probability of 1 in 20."""
 LATE_SHARE = 0.5
 """The end begins at the latest, if it is shorter than a whole trial, after this share."""
 
@@ -194,8 +198,22 @@ def leave_seconds(history: History) -> float:
         attempt = history.trials[number].attempts[-1]
         if attempt.t_began is not None:
             step = attempt.step_seconds or usual
-            longest = max(longest, SLACK * (step + _save_seconds(history, attempt)))
+            save = SLACK * _save_seconds(history, attempt)
+            longest = max(longest, _step_slack(history) * step + save)
     return longest + LEAVE_SECONDS if history.running else 0.0
+
+
+def _step_slack(history: History) -> float:
+    """Return how many times as long as its attempt's longest so far a step may take, from 1 to
+    SLACK.
+
+    It is the largest multiple of the last n steps. Whatever their distribution, the next one
+    exceeds it with a probability of 1 / (n + 1), as long as their order is a matter of chance
+    (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", Springer 2005, section
+    2.2).
+    """
+    excess = history.pace.excess
+    return SLACK if len(excess) < ENOUGH_STEPS else min(SLACK, max(1.0, *excess))
 
 
 def over(history: History, now: float) -> Reason | None:
