@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -259,6 +261,38 @@ def test_the_forecast_holds_the_end(seed: int) -> None:
     assert first <= done.now <= last
     assert made.costs is not None
     assert made.costs[0] <= (cost.of(done.history, done.now).total or 0.0) <= made.costs[1]
+
+
+def test_a_forecast_counts_the_slow_trials_of_which_few_have_ended() -> None:
+    """Trials take from a third to three times as long. Of 10 of 40 that have ended most were quick:
+    if only these counted, 6 of 20 searches would end after the interval.
+    """
+    late = []
+    for seed in range(20):
+        spec = Spec.parse({**SPEC, "schedule": "fifo", "trials": 40, "max_steps": 9, "seed": seed})
+
+        class Uneven:
+            def at(self, config: Any, step: int, seed: int) -> tuple[dict[str, float], float]:
+                return {"loss": 1.0}, STEP * math.exp(random.Random(seed).gauss(0.0, 0.6))
+
+        found = Simulation(spec=spec, objective=Uneven(), workers=4, checkpoints=False).open().run()
+        history, made = History(), None
+        for event in found.events:
+            history.apply(event)
+            if made is None and history.ended == 10:
+                made = forecast.of(history, event.t)
+        assert made is not None
+        late.append(found.now > made.interval[1])
+    assert sum(late) <= 4
+
+
+def test_an_interval_is_wider_where_fewer_trials_were_seen() -> None:
+    draws = [float(n) for n in range(1, 100)]
+    intervals = [
+        forecast.Forecast(t=0.0, draws=draws, seen=seen, paid=None, per_hour=0.0).interval
+        for seen in (5, 10, 10**6)
+    ]
+    assert intervals == [(4.0, 96.0), (7.0, 93.0), (10.0, 90.0)]
 
 
 def written() -> Iterator[tuple[Any, float]]:
