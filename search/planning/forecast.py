@@ -6,9 +6,9 @@ still run have only shown how many steps they make at least: their share goes to
 more, and at last to whole trainings (Efron, "The two sample problem with censored data", 1967).
 Each keeps its own pace, which it has shown although it has not ended: else only the quick ones
 would have been seen, as a slow trial is more often one of those that still run (length-biased
-sampling: Cox, "Some sampling problems in technology", 1969). The trials are placed one after the other on the
-slots, so that the last ones, which run alone, count as well. Only experiments with a number of
-trials have an end to forecast: others use their money or time up.
+sampling: Cox, "Some sampling problems in technology", 1969). The trials are placed one after the
+other on the slots, so that the last ones, which run alone, count as well. Only experiments with a
+number of trials have an end to forecast: others use their money or time up.
 """
 
 from __future__ import annotations
