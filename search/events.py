@@ -212,6 +212,16 @@ class Priced(Event, frozen=True, kw_only=True, tag="priced"):
     nodes: Count
 
 
+class Rehearsed(Event, frozen=True, kw_only=True, tag="rehearsed"):
+    """The recorder has tried, while trials run, what the end of a session with a deadline takes.
+
+    `seconds`: what it has tried so far took, on its machine: to load MLflow, then the report as
+    well.
+    """
+
+    seconds: Time
+
+
 class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):
     """Decision: a new trial and its configuration (flat, dotted names). `state` is data of the
     sampler, which gets it back with the trial's result.
@@ -616,6 +626,7 @@ AnyEvent = (
     | Left
     | Capacity
     | Priced
+    | Rehearsed
     | Proposed
     | Started
     | Waited

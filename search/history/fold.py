@@ -115,6 +115,9 @@ class History(View):
     def _priced(self, event: events.Priced) -> None:
         self.spending.priced(event)
 
+    def _rehearsed(self, event: events.Rehearsed) -> None:
+        self.pace.rehearsed(event)
+
     def _named(self, spec: Spec) -> Spec:
         if self.called in (None, spec.name):
             return spec

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from regrow.search.events import Priced, Row
+from regrow.search.events import Priced, Rehearsed, Row
 from regrow.search.history.records import Attempt, TrialRecord
 
 SEEN = 64
@@ -38,8 +38,15 @@ class Pace:
     """From the call of the user's code until a checkpoint is durable."""
     ran: float = 0.0
     """Seconds that ended attempts ran, each on its machine."""
+    rehearsal: Rehearsed | None = None
+    """The longest by now of what the end of a session takes; None: not tried."""
     losses: int = 0
     """Attempts that ended without being able to save."""
+
+    def rehearsed(self, event: Rehearsed) -> None:
+        """Take how long the end of a session takes; the longest counts, as machines are busy."""
+        if self.rehearsal is None or event.seconds >= self.rehearsal.seconds:
+            self.rehearsal = event
 
     def began(self, attempt: Attempt) -> None:
         """Take the begin of an attempt."""

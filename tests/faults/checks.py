@@ -54,6 +54,7 @@ from regrow.search.events import (
     Proceeded,
     Proposed,
     Queued,
+    Rehearsed,
     Reported,
     Retired,
     Revived,
@@ -209,6 +210,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             | Left
             | Capacity
             | Priced
+            | Rehearsed
             | Queued
             | Answered
             | Proceeded

@@ -37,6 +37,7 @@ from regrow.search.events import (
     Proceeded,
     Proposed,
     Queued,
+    Rehearsed,
     Reported,
     Retired,
     Revived,
@@ -100,6 +101,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
         between=st.none() | st.tuples(times, times),
     ),
     Priced: st.builds(Priced, t=times, per_hour=st.floats(0, 1e15), nodes=whole),
+    Rehearsed: st.builds(Rehearsed, t=times, seconds=times),
     Capacity: st.builds(Capacity, t=times, slots=whole, widest=whole),
     Proposed: st.builds(Proposed, t=times, trial=whole, config=maps, state=maps),
     Started: st.builds(

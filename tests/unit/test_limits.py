@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from regrow.search.errors import SpecError
-from regrow.search.events import AnyEvent, Closed, Closing, Opened, Priced, Proposed, Started
+from regrow.search.events import (
+    AnyEvent,
+    Closed,
+    Closing,
+    Opened,
+    Priced,
+    Proposed,
+    Rehearsed,
+    Started,
+)
 from regrow.search.history import History, cost
 from regrow.search.planning import forecast, limits
 from regrow.search.planning.machines import Machine
@@ -227,6 +236,59 @@ def test_what_still_runs_at_the_limit_is_overdue() -> None:
     assert history.running
     assert not limits.overdue(history, done.events[cut].t)
     assert limits.overdue(history, 3 * HOUR)
+
+
+def rehearsed(seconds: float | None, *, deadline: float = HOUR) -> Simulation:
+    """A session with a deadline that has begun, whose end was tried by then."""
+    spec = Spec.parse({**SPEC, "trials": 1, "stop": {"deadline": deadline}})
+    objective = FunctionObjective(function=lambda *_: 1.0, spec=spec, seconds=STEP)
+    begun = Simulation(spec=spec, objective=objective).open()
+    if seconds is not None:
+        begun.tell(Rehearsed(t=1.0, seconds=seconds))
+    return begun
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"), [(None, 30.0), (1.0, 30.0), (100.0, 127.0), (HOUR, HOUR / 2)]
+)
+def test_what_the_end_took_in_a_rehearsal_is_kept_before_a_deadline(
+    seconds: float | None, kept: float
+) -> None:
+    begun = rehearsed(seconds)
+    assert limits.saved_by(begun.history, HOUR) == HOUR - kept
+    done = begun.run()
+    assert done.now <= HOUR - kept
+    assert not verify(done.events).difference
+
+
+def test_the_longest_rehearsal_counts() -> None:
+    begun = rehearsed(100.0)
+    begun.tell(Rehearsed(t=2.0, seconds=50.0))
+    assert limits.saved_by(begun.history, HOUR) == HOUR - 127.0
+
+
+@pytest.mark.parametrize(
+    ("now", "seconds", "before", "due"),
+    [
+        (0.1, 3.0, None, True),
+        (0.1, 3.0, 0.05, False),
+        (0.6, 3.0, 0.1, True),
+        (0.6, 3.0, None, True),
+        (0.6, 3.0, 0.55, False),
+        (0.6, None, None, False),
+        (0.9, 100.0, 0.1, False),
+    ],
+)
+def test_the_end_is_rehearsed_early_and_once_more_where_there_is_time(
+    now: float, seconds: float | None, before: float | None, *, due: bool
+) -> None:
+    history = rehearsed(seconds).history
+    last = None if before is None else before * HOUR
+    assert limits.rehearses(history, now * HOUR, last) is due
+
+
+def test_without_a_deadline_the_end_is_not_rehearsed() -> None:
+    assert not limits.rehearses(run({"dollars": 1.0}).history, 0.0, None)
 
 
 @pytest.mark.parametrize(("uneven", "done"), [(0.0, 27), (0.2, 26)])
