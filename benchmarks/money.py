@@ -8,7 +8,9 @@
 `spot` runs whole searches under the simulator, with the planner of real runs, on windows of
 recorded traces of spot machines (`availability_*.json` of Wu et al., NSDI 2024), with deadlines of
 1.1, 1.5 and 2 times the time that on-demand machines alone would take. Beside ours: on-demand
-machines alone; spot machines alone (late where these do not suffice); the static fall-back of
+machines alone, also with steps that take up to 1 % more or less, so that trials report in another
+order (early stopping then does other work: how often this alone is late, no choice of machines can
+mend); spot machines alone (late where these do not suffice); the static fall-back of
 others (on demand after ten minutes without a spot machine, whatever the deadline); and a bound that
 knows the future (all spot hours that the window has until the deadline, the rest on demand).
 
@@ -45,7 +47,12 @@ from regrow.search.events import AnyEvent
 from regrow.search.history import History, cost
 from regrow.search.planning import forecast as foreseen
 from regrow.search.planning.machines import Machine, availability
-from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
+from regrow.search.planning.simulator import (
+    FunctionObjective,
+    Objective,
+    Simulation,
+    simulate,
+)
 from regrow.search.spec import Spec
 
 WORKERS = 4
@@ -56,10 +63,12 @@ SPOT, ON_DEMAND = 1.0, 3.0
 BOOT, STARTUP, SAVE, RESTORE, IDLE = 120.0, 30.0, 20.0, 30.0, 300.0
 FALL_BACK = 600.0
 DEADLINES = (1.1, 1.5, 2.0)
-POLICIES = ("on demand", "spot alone", "fall-back", "regrow")
+DISTURBED = 0.01
+"""Part of a step by which it is longer or shorter, at most, where reports come in another order."""
 
 
-Job: TypeAlias = "tuple[Task, Sequence[int], float, int]"
+Job: TypeAlias = "tuple[Task, int, Sequence[int], float, int]"
+"""Task, number of the window, the window, its gap in seconds, seed."""
 Costs: TypeAlias = dict[tuple[str, float], tuple[float, bool]]
 
 
@@ -103,6 +112,22 @@ def objective(spec: Spec, step: float, falls: float = 3.0) -> FunctionObjective:
     return FunctionObjective(function=loss, spec=spec, seconds=step)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbed:
+    """An objective whose steps are longer or shorter by up to DISTURBED. `number`: which way."""
+
+    objective: Objective
+    number: int
+
+    def at(
+        self, config: Mapping[str, Any], step: int, seed: int
+    ) -> tuple[Mapping[str, float], float]:
+        """See Objective."""
+        metrics, seconds = self.objective.at(config, step, seed)
+        chance = random.Random(f"{self.number}/{seed}/{step}")
+        return metrics, seconds * (1 + DISTURBED * chance.uniform(-1.0, 1.0))
+
+
 def fleet(window: Sequence[int], gap: float, policy: str) -> list[Machine]:
     """Return the machines that a policy may use."""
     timing: dict[str, Any] = {"permanent": False, "boot": BOOT, "idle": IDLE}
@@ -114,11 +139,21 @@ def fleet(window: Sequence[int], gap: float, policy: str) -> list[Machine]:
     return spot if policy == "spot alone" else spot + on_demand
 
 
-def search(task: Task, machines: Sequence[Machine], seed: int, **keys: Any) -> Simulation:
-    """Return a whole search."""
+def search(
+    task: Task,
+    machines: Sequence[Machine],
+    seed: int,
+    *,
+    disturbed: int | None = None,
+    **keys: Any,
+) -> Simulation:
+    """Return a whole search. `disturbed`: number of a Disturbed; None: all steps take as long."""
     spec = Spec.parse({**task.parts, "trials": task.trials, "seed": seed, **keys})
     timing: dict[str, Any] = {"startup": STARTUP, "save": SAVE, "restore": RESTORE}
-    return simulate(spec, objective(spec, task.step), machines=machines, slots=WORKERS, **timing)
+    curves: Objective = objective(spec, task.step)
+    if disturbed is not None:
+        curves = Disturbed(objective=curves, number=disturbed)
+    return simulate(spec, curves, machines=machines, slots=WORKERS, **timing)
 
 
 def keys(policy: str, deadline: float) -> dict[str, Any]:
@@ -132,19 +167,23 @@ def keys(policy: str, deadline: float) -> dict[str, Any]:
     return {"market": "on-demand"}
 
 
-def one(
-    what: tuple[Task, Sequence[int], float, int],
-) -> dict[tuple[str, float], tuple[float, bool]]:
+def one(what: Job) -> Costs:
     """Return (cost beside on demand, whether late) by policy and deadline, in one window."""
-    task, window, gap, seed = what
+    task, number, window, gap, seed = what
     full = search(task, fleet(window, gap, "on demand"), seed, **keys("on demand", 0.0))
     paid = cost.of(full.history, full.now).total or 0.0
     work = sum(one.slot_seconds(full.now) for t in full.history.trials for one in t.attempts)
-    found: dict[tuple[str, float], tuple[float, bool]] = {}
+    found: Costs = {}
+    steady = fleet(window, gap, "on demand")
+    other = search(task, steady, seed, disturbed=number, **keys("on demand", 0.0))
     back = search(task, fleet(window, gap, "fall-back"), seed, **keys("fall-back", 0.0))
     for stretch in DEADLINES:
         deadline = stretch * full.now
         found["on demand", stretch] = 1.0, False
+        found["another order", stretch] = (
+            (cost.of(other.history, other.now).total or 0.0) / paid,
+            other.now > deadline,
+        )
         found["fall-back", stretch] = (
             (cost.of(back.history, back.now).total or 0.0) / paid,
             back.now > deadline,
@@ -176,11 +215,18 @@ def windows(files: Sequence[Path], count: int, seed: int) -> Iterator[tuple[list
 
 def spot(asked: argparse.Namespace) -> None:
     """Print the table of costs and of searches that were late."""
-    order = ("on demand", "spot alone", "fall-back", "regrow", "knows the future")
+    order = (
+        "on demand",
+        "another order",
+        "spot alone",
+        "fall-back",
+        "regrow",
+        "knows the future",
+    )
     with ProcessPoolExecutor(asked.processes) as pool:
         for task in TASKS:
             jobs = [
-                (task, window, gap, seed)
+                (task, number, window, gap, seed)
                 for number, (window, gap) in enumerate(windows(asked.traces, asked.windows, 7))
                 for seed in range(number, number + asked.seeds)
             ]

@@ -222,6 +222,16 @@ class Metered(Event, frozen=True, kw_only=True, tag="metered"):
     traffic: Traffic
 
 
+class Rehearsed(Event, frozen=True, kw_only=True, tag="rehearsed"):
+    """The recorder has tried, while trials run, what the end of a session with a deadline takes.
+
+    `seconds`: what it has tried so far took, on its machine: to load MLflow, then the report as
+    well.
+    """
+
+    seconds: Time
+
+
 class Proposed(Event, frozen=True, kw_only=True, tag="proposed"):
     """Decision: a new trial and its configuration (flat, dotted names). `state` is data of the
     sampler, which gets it back with the trial's result.
@@ -635,6 +645,7 @@ AnyEvent = (
     | Capacity
     | Priced
     | Metered
+    | Rehearsed
     | Proposed
     | Started
     | Waited

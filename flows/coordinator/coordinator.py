@@ -37,6 +37,7 @@ from regrow.search.events import (
     Priced,
     Proceeded,
     Queued,
+    Rehearsed,
     Status,
     Waited,
 )
@@ -518,6 +519,15 @@ class Coordinator:
         event = Queued(t=self._ledger.now(), values=values, attributes=attributes)
         self._ledger.record(event)
         await self._settled()
+
+    async def rehearsed(self, seconds: float) -> None:
+        """Record what the end of the session takes (seconds), if it has a deadline."""
+        self._start()
+        ledger, history = self._ledger, self._ledger.history
+        ended = ledger.superseded or history.closing is not None or history.closed is not None
+        if not ended and history.spec.stop.deadline is not None:
+            ledger.record(Rehearsed(t=ledger.now(), seconds=round(seconds, 3)))
+            await self._settled()
 
     async def enough(self) -> None:
         """Record that the study was stopped: no further trial is proposed, those that run go on."""

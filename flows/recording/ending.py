@@ -9,7 +9,7 @@ import importlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from regrow.infra.log.rows import Rows
@@ -19,6 +19,7 @@ from regrow.infra.mlflow.updates import RunUpdate, SinkRefused, SinkUnavailable,
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.history import History
+from regrow.search.planning import limits
 
 REPORT_FILE = "report.html"
 FIGURES = ("optimization_history", "learning_curves")
@@ -36,14 +37,41 @@ _SLOW_TO_IMPORT = (
 )
 
 
-def warming_up() -> Iterator[None]:
-    """Import what the end needs (2 s of CPU) while trials still run, one module a step."""
-    for module in _SLOW_TO_IMPORT:
-        yield
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001 - reported when the module is needed
-            logging.getLogger(__name__).info("%s cannot be imported: %s", module, error)
+class Rehearsal:
+    """What the end of a session needs, done while trials still run, and how long it takes."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._modules = iter(_SLOW_TO_IMPORT)
+        self._loading = 0.0
+        self._made: float | None = None
+        """When the report was made last, seconds since the epoch."""
+
+    def load(self, load: Callable[[], int | None]) -> tuple[int | None, float]:
+        """Return what `load` returns, which loads MLflow, and its seconds."""
+        began = time.monotonic()
+        found = load()
+        self._loading += time.monotonic() - began
+        return found, self._loading
+
+    def step(self, history: History) -> float | None:
+        """Import the next of the modules (2 s of CPU all together); then make the report if it is
+        due. Return the seconds of all that by now, None if no report was made.
+        """
+        began = time.monotonic()
+        if (module := next(self._modules, None)) is not None:
+            try:
+                importlib.import_module(module)
+            except Exception as error:  # noqa: BLE001 - reported when the module is needed
+                logging.getLogger(__name__).info("%s cannot be imported: %s", module, error)
+            self._loading += time.monotonic() - began
+            return None
+        now = time.time()
+        if not limits.rehearses(history, now, self._made):
+            return None
+        made(history, self._places)
+        self._made = now
+        return self._loading + time.monotonic() - began
 
 
 def picture_file(name: str) -> str:

@@ -153,8 +153,10 @@ class Recorder:
         address = partial(self._places.address, self._name)
         runs = Runs(partial(reports, store), address, MediaArtifacts(store))
         sink = self._opened()
-        cursor, warming = sink.load() or 0, ending.warming_up()
-        self._loaded = True
+        rehearsal = ending.Rehearsal(self._places)
+        loaded, seconds = rehearsal.load(sink.load)
+        self._coordinator.rehearsed.remote(seconds)
+        cursor, self._loaded = loaded or 0, True
         log = CoordinatorLog(self._coordinator, NEWS_SECONDS)
         for batch in Subscription(log, GATHER_SECONDS, self._done, wake=self._hurry):
             if batch.last:
@@ -171,7 +173,9 @@ class Recorder:
                 self._note(None, written=log.after)
             if not batch.more and not self._draining:
                 # one module at a time, so that new reports do not wait long
-                next(warming, None)
+                took = rehearsal.step(runs.history)
+                if took is not None:
+                    self._coordinator.rehearsed.remote(took)
 
     def _look_at_notes(self, runs: Runs) -> bool:
         """Return whether there are new notes; asked from time to time, and at the end."""

@@ -118,6 +118,9 @@ class History(View):
     def _metered(self, event: events.Metered) -> None:
         self.spending.metered(event.traffic, self.spec.store_prices, attempt=False)
 
+    def _rehearsed(self, event: events.Rehearsed) -> None:
+        self.pace.rehearsed(event)
+
     def _named(self, spec: Spec) -> Spec:
         if self.called in (None, spec.name):
             return spec

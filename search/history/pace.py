@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from regrow.search.events import Priced, Row
+from regrow.search.events import Priced, Rehearsed, Row
 from regrow.search.history.records import Attempt, TrialRecord
 from regrow.search.measured import Traffic
 from regrow.search.spec.parts import StorePrices
@@ -34,12 +34,21 @@ class Pace:
     """From the begin of an attempt to its first report."""
     steps: deque[float] = field(default_factory=_recent)
     """Between two reports of an attempt; the mean of those that came together."""
+    excess: deque[float] = field(default_factory=_recent)
+    """A step's duration as a multiple of `Attempt.step_seconds` before it; not of first steps."""
     saves: deque[float] = field(default_factory=_recent)
     """From the call of the user's code until a checkpoint is durable."""
     ran: float = 0.0
     """Seconds that ended attempts ran, each on its machine."""
+    rehearsal: Rehearsed | None = None
+    """The longest by now of what the end of a session takes; None: not tried."""
     losses: int = 0
     """Attempts that ended without being able to save."""
+
+    def rehearsed(self, event: Rehearsed) -> None:
+        """Take how long the end of a session takes; the longest counts, as machines are busy."""
+        if self.rehearsal is None or event.seconds >= self.rehearsal.seconds:
+            self.rehearsal = event
 
     def began(self, attempt: Attempt) -> None:
         """Take the begin of an attempt."""
@@ -60,6 +69,8 @@ class Pace:
             return
         seconds = max(0.0, rows[-1].t - begin) / len(rows)
         (self.first if before is None else self.steps).append(seconds)
+        if before is not None and attempt.step_seconds > 0:
+            self.excess.append(seconds / attempt.step_seconds)
         attempt.step_seconds = max(seconds, FADES * attempt.step_seconds)
 
     def saved(self, attempt: Attempt, seconds: float | None) -> None:

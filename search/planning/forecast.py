@@ -4,9 +4,11 @@ The trials that are left are drawn from those seen, a few times over (a bootstra
 makes as many steps as one of those that made more, each as long as its own so far. Trials that
 still run have only shown how many steps they make at least: their share goes to the ones that made
 more, and at last to whole trainings (Efron, "The two sample problem with censored data", 1967).
-Else only the quick ones would have been seen. The trials are placed one after the other on the
-slots, so that the last ones, which run alone, count as well. Only experiments with a number of
-trials have an end to forecast: others use their money or time up.
+Each keeps its own pace, which it has shown although it has not ended: else only the quick ones
+would have been seen, as a slow trial is more often one of those that still run (length-biased
+sampling: Cox, "Some sampling problems in technology", 1969). The trials are placed one after the
+other on the slots, so that the last ones, which run alone, count as well. Only experiments with a
+number of trials have an end to forecast: others use their money or time up.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ class Forecast:
 
     Attributes:
         draws: possible ends, ascending.
+        seen: trials from which they were drawn.
         paid: what has been spent by `t`; None without prices.
         per_hour: what an hour more costs.
 
@@ -65,6 +68,7 @@ class Forecast:
 
     t: float
     draws: Sequence[float]
+    seen: int
     paid: float | None
     per_hour: float
 
@@ -75,9 +79,12 @@ class Forecast:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The times between which it ends with a probability of WITHIN."""
-        outside = round(len(self.draws) * (1 - WITHIN) / 2)
-        return self.draws[outside], self.draws[-1 - outside]
+        """The times between which it ends with a probability of WITHIN.
+
+        The more of the draws lie between them, the fewer trials were seen: see `_outside`.
+        """
+        outside = max(1, round((len(self.draws) + 1) * _outside(self.seen)))
+        return self.draws[outside - 1], self.draws[-outside]
 
     @property
     def money(self) -> float | None:
@@ -119,7 +126,9 @@ def of(history: History, now: float) -> Forecast | None:
     if history.occupied and not history.spending.per_hour:
         # It is paid by the attempt, and a slot may just be free.
         rate *= min(wide, len(begun) + left) / history.occupied
-    return Forecast(t=now, draws=draws, paid=cost.of(history, now).total, per_hour=rate)
+    return Forecast(
+        t=now, draws=draws, seen=len(records), paid=cost.of(history, now).total, per_hour=rate
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +142,30 @@ class _Shown:
     seconds: float
     ended: bool
 
+    @property
+    def pace(self) -> float:
+        """Seconds of a step, one of which is half done in a trial that runs."""
+        return self.seconds / (self.steps if self.ended else self.steps + 0.5)
+
 
 def _shown(history: History, trial: TrialRecord, now: float, *, steps: bool) -> _Shown:
     seconds = _taken(history, trial, now)
     return _Shown(trial.step if steps else seconds, seconds, trial.state.final)
+
+
+def _outside(seen: int) -> float:
+    """Return the probability that a draw has to have below the interval, as that above it.
+
+    What is drawn from a few trials differs less than what they were themselves drawn from: by the
+    factor sqrt((n - 1) / n), and the spread of n is only estimated. So the percentiles are those
+    that an interval of Student's t for n trials has in a normal distribution (Hesterberg, "What
+    Teachers Should Know About the Bootstrap", The American Statistician 69(4), 2015, section 5.3:
+    the expanded percentile interval).
+    """
+    freedom, z = seen - 1, _NORMAL.inv_cdf((1 + WITHIN) / 2)
+    # Student's t: Abramowitz and Stegun, 26.7.5. 0.005 too small with 4 degrees of freedom.
+    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return _NORMAL.cdf(-t * math.sqrt(seen / freedom))
 
 
 def _drawn(
@@ -153,26 +182,36 @@ def _drawn(
 
     """
     again = sorted(chance.choices(shown, k=len(shown)), key=lambda one: one.steps)
-    paces = [one.seconds / one.steps for one in again if one.steps] or [0.0]
     steps = [one.steps for one in again]
+    paces = sorted(one.pace for one in again if one.steps) or [0.0]
 
-    def whole(by: float) -> _Shown:
-        """Return how a trial ends that has made `by` steps."""
+    def end(by: float) -> float:
+        """Return how many steps a trial makes that has made `by`."""
         while (place := bisect_right(steps, by)) < len(again):
             one = again[place + int(chance.random() * (len(again) - place))]
             if one.ended:
-                return one
+                return one.steps
             by = one.steps
-        return _Shown(most, most * paces[int(chance.random() * len(paces))], ended=True)
+        return most
 
-    work = []
-    for one in shown:
-        if not one.ended:
-            end = whole(one.steps)
-            pace = one.seconds / (one.steps + 0.5) if one.steps else end.seconds / end.steps
-            work.append(max(0.0, end.steps * pace - one.seconds))
+    def more(one: _Shown) -> float:
+        """Return for how many more seconds a trial runs that has come so far."""
+        if one.ended:
+            return 0.0
+        pace = one.pace
+        if not one.steps:  # it is no quicker than this
+            slower = min(bisect_right(paces, one.seconds), len(paces) - 1)
+            pace = paces[slower + int(chance.random() * (len(paces) - slower))]
+        return max(0.0, end(one.steps) * pace - one.seconds)
+
+    def new() -> float:
+        """Return the seconds of a trial like one of those seen."""
+        one = again[int(chance.random() * len(again))]
+        return one.seconds + more(one)
+
+    work = [more(one) for one in shown if not one.ended]
     each = max(1.0, left / MOST_DRAWN)
-    work += [each * whole(-1.0).seconds for _ in range(min(left, MOST_DRAWN))]
+    work += [each * new() for _ in range(min(left, MOST_DRAWN))]
     wrong = math.exp(MODEL * _NORMAL.inv_cdf(max(1e-9, chance.random())))
     return max(_on_slots(work, 0, 0.0, wide)) * wrong
 

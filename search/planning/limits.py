@@ -26,16 +26,20 @@ from regrow.search.planning import budget
 from regrow.search.spec.moments import epoch
 
 FINISH_SECONDS, FINISH_SHARE = 30.0, 0.1
-"""Seconds before a deadline that are kept for the results of the session: this many, and at most
-this share of the whole time. The report came 2 s after the last trial at a load of 9 on two cores,
-31 s at a load of 35.
+"""Seconds before a deadline that are kept for the results of the session, at least: this many, and
+at most this share of the whole time. The report came 2 s after the last trial at a load of 9 on two
+cores, 31 s at a load of 35: what a rehearsal took is kept where it was longer.
 """
 LEAVE_SECONDS = 2.0
 """Seconds until an attempt knows that it has to leave, and has left."""
 SAVE_SECONDS = 5.0
 """Supposed duration of a checkpoint, until one was measured."""
 SLACK = 1.25
-"""Steps and checkpoints may take this many times as long as those before."""
+"""Steps and checkpoints may take this many times as long as those before, until ENOUGH_STEPS have
+shown by how much steps differ.
+"""
+ENOUGH_STEPS = 19
+"""The longest of so many steps is exceeded by the next one with a probability of 1 in 20."""
 LATE_SHARE = 0.5
 """The end begins at the latest, if it is shorter than a whole trial, after this share."""
 
@@ -126,8 +130,31 @@ def every(
 
 
 def saved_by(history: History, end: float) -> float:
-    """Return when all attempts must have ended for a deadline, seconds since the epoch as it is."""
-    return end - min(FINISH_SECONDS, FINISH_SHARE * max(0.0, end - history.t_created))
+    """Return when all attempts must have ended for a deadline, seconds since the epoch as it is, so
+    that the report is there in time: see `rehearses`.
+    """
+    whole = max(0.0, end - history.t_created)
+    kept = min(FINISH_SECONDS, FINISH_SHARE * whole)
+    if (tried := history.pace.rehearsal) is not None:
+        kept = max(kept, min(SLACK * tried.seconds + LEAVE_SECONDS, LATE_SHARE * whole))
+    return end - kept
+
+
+def rehearses(history: History, now: float, before: float | None) -> bool:
+    """Return whether the recorder is to make the report now, to learn how long that takes: in the
+    first half of the time to a deadline, and again in the second, when there is more to report and
+    if it is short beside the time that is left.
+
+    `before`: when this recorder did that last, seconds since the epoch; None: never.
+    """
+    if (end := deadline(history)) is None or history.closing is not None or not history.trials:
+        return False
+    half = history.t_created + LATE_SHARE * (end - history.t_created)
+    if now < half:
+        return before is None
+    tried = history.pace.rehearsal
+    short = tried is not None and tried.seconds <= FINISH_SHARE * (end - now)
+    return short and (before is None or before < half)
 
 
 def told(history: History) -> str:
@@ -206,8 +233,22 @@ def leave_seconds(history: History) -> float:
         attempt = history.trials[number].attempts[-1]
         if attempt.t_began is not None:
             step = attempt.step_seconds or usual
-            longest = max(longest, SLACK * (step + _save_seconds(history, attempt)))
+            save = SLACK * _save_seconds(history, attempt)
+            longest = max(longest, _step_slack(history) * step + save)
     return longest + LEAVE_SECONDS if history.running else 0.0
+
+
+def _step_slack(history: History) -> float:
+    """Return how many times as long as its attempt's longest so far a step may take, from 1 to
+    SLACK.
+
+    It is the largest multiple of the last n steps. Whatever their distribution, the next one
+    exceeds it with a probability of 1 / (n + 1), as long as their order is a matter of chance
+    (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", Springer 2005, section
+    2.2).
+    """
+    excess = history.pace.excess
+    return SLACK if len(excess) < ENOUGH_STEPS else min(SLACK, max(1.0, *excess))
 
 
 def over(history: History, now: float) -> Reason | None:

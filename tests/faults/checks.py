@@ -55,6 +55,7 @@ from regrow.search.events import (
     Proceeded,
     Proposed,
     Queued,
+    Rehearsed,
     Reported,
     Retired,
     Revived,
@@ -211,6 +212,7 @@ def read(events: Iterable[AnyEvent]) -> list[Curve]:
             | Capacity
             | Priced
             | Metered
+            | Rehearsed
             | Queued
             | Answered
             | Proceeded

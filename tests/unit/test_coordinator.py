@@ -22,6 +22,7 @@ from regrow.search.events import (
     Excluded,
     Opened,
     Place,
+    Rehearsed,
     Row,
     Saved,
     Started,
@@ -462,3 +463,10 @@ def test_a_trial_is_dropped_while_others_run_once_it_has_ended(make: Make) -> No
     orders = [event for event in read_events(office.store) if isinstance(event, Excluded)]
     assert [event.trial for event in orders] == [0], "trial 1 runs, and once is enough"
     assert verify(read_events(office.store)).difference is None
+
+
+def test_what_the_end_of_a_session_takes_is_recorded_if_it_has_a_deadline(make: Make) -> None:
+    for stop, recorded in (({"deadline": "8h"}, [3.5]), ({"failures": 1}, [])):
+        office = make(stop=stop)
+        office.wait(office.coordinator.rehearsed(3.5))
+        assert [e.seconds for e in office.events if isinstance(e, Rehearsed)] == recorded

@@ -38,6 +38,7 @@ from regrow.search.events import (
     Proceeded,
     Proposed,
     Queued,
+    Rehearsed,
     Reported,
     Retired,
     Revived,
@@ -104,6 +105,7 @@ BUILDERS: dict[type, st.SearchStrategy[AnyEvent]] = {
     ),
     Metered: st.builds(Metered, t=times, traffic=traffic),
     Priced: st.builds(Priced, t=times, per_hour=st.floats(0, 1e15), nodes=whole),
+    Rehearsed: st.builds(Rehearsed, t=times, seconds=times),
     Capacity: st.builds(Capacity, t=times, slots=whole, widest=whole),
     Proposed: st.builds(Proposed, t=times, trial=whole, config=maps, state=maps),
     Started: st.builds(

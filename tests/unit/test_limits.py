@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,7 +11,16 @@ from typing import Any
 import pytest
 
 from regrow.search.errors import SpecError
-from regrow.search.events import AnyEvent, Closed, Closing, Opened, Priced, Proposed, Started
+from regrow.search.events import (
+    AnyEvent,
+    Closed,
+    Closing,
+    Opened,
+    Priced,
+    Proposed,
+    Rehearsed,
+    Started,
+)
 from regrow.search.history import History, cost
 from regrow.search.planning import forecast, limits
 from regrow.search.planning.machines import Machine
@@ -227,6 +238,77 @@ def test_what_still_runs_at_the_limit_is_overdue() -> None:
     assert limits.overdue(history, 3 * HOUR)
 
 
+def rehearsed(seconds: float | None, *, deadline: float = HOUR) -> Simulation:
+    """A session with a deadline that has begun, whose end was tried by then."""
+    spec = Spec.parse({**SPEC, "trials": 1, "stop": {"deadline": deadline}})
+    objective = FunctionObjective(function=lambda *_: 1.0, spec=spec, seconds=STEP)
+    begun = Simulation(spec=spec, objective=objective).open()
+    if seconds is not None:
+        begun.tell(Rehearsed(t=1.0, seconds=seconds))
+    return begun
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"), [(None, 30.0), (1.0, 30.0), (100.0, 127.0), (HOUR, HOUR / 2)]
+)
+def test_what_the_end_took_in_a_rehearsal_is_kept_before_a_deadline(
+    seconds: float | None, kept: float
+) -> None:
+    begun = rehearsed(seconds)
+    assert limits.saved_by(begun.history, HOUR) == HOUR - kept
+    done = begun.run()
+    assert done.now <= HOUR - kept
+    assert not verify(done.events).difference
+
+
+def test_the_longest_rehearsal_counts() -> None:
+    begun = rehearsed(100.0)
+    begun.tell(Rehearsed(t=2.0, seconds=50.0))
+    assert limits.saved_by(begun.history, HOUR) == HOUR - 127.0
+
+
+@pytest.mark.parametrize(
+    ("now", "seconds", "before", "due"),
+    [
+        (0.1, 3.0, None, True),
+        (0.1, 3.0, 0.05, False),
+        (0.6, 3.0, 0.1, True),
+        (0.6, 3.0, None, True),
+        (0.6, 3.0, 0.55, False),
+        (0.6, None, None, False),
+        (0.9, 100.0, 0.1, False),
+    ],
+)
+def test_the_end_is_rehearsed_early_and_once_more_where_there_is_time(
+    now: float, seconds: float | None, before: float | None, *, due: bool
+) -> None:
+    history = rehearsed(seconds).history
+    last = None if before is None else before * HOUR
+    assert limits.rehearses(history, now * HOUR, last) is due
+
+
+def test_without_a_deadline_the_end_is_not_rehearsed() -> None:
+    assert not limits.rehearses(run({"dollars": 1.0}).history, 0.0, None)
+
+
+@pytest.mark.parametrize(("uneven", "done"), [(0.0, 27), (0.2, 26)])
+def test_the_reserve_for_a_step_is_what_steps_have_differed_by(uneven: float, done: int) -> None:
+    """The last step begins 80 s before all must be saved; one in five takes longer than the rest."""
+    spec = Spec.parse(
+        {**SPEC, "schedule": "fifo", "trials": 1, "stop": {"deadline": 27 * STEP + 50}}
+    )
+
+    class Steps:
+        def at(self, config: Any, step: int, seed: int) -> tuple[dict[str, float], float]:
+            longer = uneven * STEP
+            return {"loss": 1.0}, STEP + (longer if step % 5 == 0 else -longer / 4)
+
+    found = Simulation(spec=spec, objective=Steps(), machines=[Machine()]).open().run()
+    assert found.history.trials[0].step == done
+    assert not unsaved(found.history)
+    assert not verify(found.events).difference
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_the_forecast_holds_the_end(seed: int) -> None:
     done = run({"deadline": "30h"}, "fifo", trials=60, seed=seed)
@@ -241,6 +323,38 @@ def test_the_forecast_holds_the_end(seed: int) -> None:
     assert first <= done.now <= last
     assert made.costs is not None
     assert made.costs[0] <= (cost.of(done.history, done.now).total or 0.0) <= made.costs[1]
+
+
+def test_a_forecast_counts_the_slow_trials_of_which_few_have_ended() -> None:
+    """Trials take from a third to three times as long. Of 10 of 40 that have ended most were quick:
+    if only these counted, 6 of 20 searches would end after the interval.
+    """
+    late = []
+    for seed in range(20):
+        spec = Spec.parse({**SPEC, "schedule": "fifo", "trials": 40, "max_steps": 9, "seed": seed})
+
+        class Uneven:
+            def at(self, config: Any, step: int, seed: int) -> tuple[dict[str, float], float]:
+                return {"loss": 1.0}, STEP * math.exp(random.Random(seed).gauss(0.0, 0.6))
+
+        found = Simulation(spec=spec, objective=Uneven(), workers=4, checkpoints=False).open().run()
+        history, made = History(), None
+        for event in found.events:
+            history.apply(event)
+            if made is None and history.ended == 10:
+                made = forecast.of(history, event.t)
+        assert made is not None
+        late.append(found.now > made.interval[1])
+    assert sum(late) <= 4
+
+
+def test_an_interval_is_wider_where_fewer_trials_were_seen() -> None:
+    draws = [float(n) for n in range(1, 100)]
+    intervals = [
+        forecast.Forecast(t=0.0, draws=draws, seen=seen, paid=None, per_hour=0.0).interval
+        for seen in (5, 10, 10**6)
+    ]
+    assert intervals == [(4.0, 96.0), (7.0, 93.0), (10.0, 90.0)]
 
 
 def written() -> Iterator[tuple[Any, float]]:

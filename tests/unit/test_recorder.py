@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -63,6 +64,16 @@ def test_nobody_waits_for_a_recorder_that_gave_up(
     assert trouble.startswith(said)
 
 
+class Rehearsals:
+    """The coordinator's `rehearsed`: what it was called with, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = Queue[float]()
+
+    def remote(self, seconds: float) -> None:
+        self.seconds.put(seconds)
+
+
 class Coordinator:
     """Its `follow`, over segments that are there: what is asked beyond them is answered with
     nothing.
@@ -70,6 +81,7 @@ class Coordinator:
 
     def __init__(self, segments: list[list[AnyEvent]]) -> None:
         self.segments = segments
+        self.rehearsed = Rehearsals()
 
     @property
     def follow(self) -> Coordinator:
@@ -144,6 +156,26 @@ def test_an_attempt_is_told_its_run_once_that_is_there_and_after_a_rewind_the_ne
     coordinator.segments.append(end)
     assert followed.drained(len(coordinator.segments), 120.0) is None
     assert followed.run_of(0, 4) == (None, None)
+
+
+def test_the_end_of_a_session_with_a_deadline_is_rehearsed_while_trials_run(
+    recorder: tuple[Coordinator, Recorder],
+) -> None:
+    coordinator, followed = recorder
+    now = time.time()
+    first = structs.replace(created(stop={"deadline": "8h"}), t=now)
+    coordinator.segments[0] = [first, opened(now)]
+    coordinator.segments.append(began(1))
+    loaded = coordinator.rehearsed.seconds.get(timeout=120.0)
+    assert coordinator.rehearsed.seconds.get(timeout=120.0) > loaded > 0
+    end: list[AnyEvent] = [
+        Closing(t=7.0, status="interrupted", why="", by="user"),
+        Ended(t=7.0, trial=0, attempt=1, outcome="paused"),
+        Closed(t=8.0, status="interrupted"),
+    ]
+    coordinator.segments.append(end)
+    assert followed.drained(len(coordinator.segments), 120.0) is None
+    assert coordinator.rehearsed.seconds.empty(), "it is made once"
 
 
 def test_a_report_that_cannot_be_made_is_told_and_everything_else_is_recorded(
