@@ -92,7 +92,7 @@ def cancel_pending(guard: Guard, marker: Path) -> None:
     guard.finish()
 
 
-def tell_in_background(places: Places) -> list[subprocess.Popen[bytes]]:
+def deliver_in_background(places: Places) -> list[subprocess.Popen[bytes]]:
     """Start the pending reports: of drivers that died unseen (the machine was rebooted), and of
     times when MLflow was unreachable.
 

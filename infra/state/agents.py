@@ -163,7 +163,7 @@ class Agents:
         self.leader: Seen | None = None
         """The leader of that term."""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read who is there. Raises Unavailable."""
         found: dict[tuple[str, str], dict[str, str]] = {}
         blind, now = self._list(found)
@@ -346,12 +346,12 @@ def living(store: Store) -> list[Member]:
     of life while it waits. It does not wait where all have left.
     """
     agents = Agents(store)
-    agents.look()
+    agents.refresh()
     before = {name: seen.keys.get("alive") for name, seen in agents.members.items()}
     deadline = time.monotonic() + 2 * BEAT_SECONDS
     while agents.living() and time.monotonic() < deadline:
         time.sleep(_TICK)
-        agents.look()
+        agents.refresh()
         found = [
             one
             for one in agents.living()

@@ -26,7 +26,7 @@ from regrow.integrations.tune.translation import Translation, TuneArguments, tra
 from regrow.result import Result
 from regrow.search.spec import Spec
 from regrow.show.live import Live
-from regrow.show.live.terminal import Terminal, tell
+from regrow.show.live.terminal import Terminal, echo
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import MISSING
 
@@ -51,7 +51,7 @@ INTERRUPTED = 3
 
 
 def say(line: str) -> None:
-    tell(f"regrow tune: {line}", flush=True)
+    echo(f"regrow tune: {line}", flush=True)
 
 
 class Session:

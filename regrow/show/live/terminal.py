@@ -76,7 +76,7 @@ def _in_a_line(cell: RenderableType | None) -> Text:
     return Text(shown if shown.isprintable() else one_line(shown), style=style)
 
 
-def tell(text: object = "", *, error: bool = False, end: str = "\n", flush: bool = False) -> None:
+def echo(text: object = "", *, error: bool = False, end: str = "\n", flush: bool = False) -> None:
     """Print text for people, to standard error if `error`."""
     print(printable(str(text)), file=sys.stderr if error else sys.stdout, end=end, flush=flush)
 
