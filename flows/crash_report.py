@@ -129,7 +129,7 @@ def tell(places: Places, name: str, died: float) -> None:
 
     marker = _marker(places, name)
     try:
-        if not marker.exists() or (ours := locks.take(marker)) is None:
+        if not marker.exists() or (ours := locks.acquire(marker)) is None:
             return  # reported already, or another process is reporting it
         with ours:
             if runs_here(places, name) or name not in places.experiments():

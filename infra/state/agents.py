@@ -174,13 +174,13 @@ class Agents:
             for one, keys in found.items()
             for sign in [keys.get("alive", "")]
         }
-        there = {
+        found_now = {
             one: Seen(keys=keys, silent=now - self._signs[one][1])
             for one, keys in found.items()
             if "record" in keys
         }
-        self.members = {name: seen for (kind, name), seen in there.items() if kind == "member"}
-        terms = {int(name): seen for (kind, name), seen in there.items() if kind == "term"}
+        self.members = {name: seen for (kind, name), seen in found_now.items() if kind == "member"}
+        terms = {int(name): seen for (kind, name), seen in found_now.items() if kind == "term"}
         self.term = max(terms, default=0)
         self.leader = terms.get(self.term)
         if self._me is not None and self._me.id not in self.members:

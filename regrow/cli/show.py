@@ -40,7 +40,7 @@ def show(name: options.Name, state: options.State = None, as_json: options.Json 
     with damage_told_last() as noted:
         read(store, board.apply, board.history, noted)
         history, alive, now = board.history, runs(places, name), time.time()
-        notes_of, stuck = notes.read(store), None if alive else unhealed.told(places).get(name)
+        notes_of, stuck = notes.read(store), None if alive else unhealed.records(places).get(name)
         if as_json:
             found = summaries.show(history, alive=alive, now=now, notes=notes_of)
             print(json.dumps(found if stuck is None else {**found, "unhealed": stuck.why}))

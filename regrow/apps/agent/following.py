@@ -96,7 +96,7 @@ def _check_versions(agent: Agent, head: Head) -> None:
 def _announce_differences(agent: Agent) -> None:
     """Tell which packages differ from those that the last leader's driver recorded."""
     with suppress(RegrowError):
-        last_opened = survey(agent.store).told
+        last_opened = survey(agent.store).described
         if last_opened is not None and (
             line := differences(last_opened.environment.get("packages", {}))
         ):

@@ -39,7 +39,7 @@ from regrow.apps.serving.messages import (
 )
 from regrow.apps.serving.served import Served
 from regrow.infra.machine.addresses import non_loopback
-from regrow.infra.machine.confidential import confidential, excludes, told
+from regrow.infra.machine.confidential import confidential, excludes, warning
 from regrow.infra.ray import cluster
 from regrow.infra.ray.private import at_version
 from regrow.tasks.errors import RegrowError, UserError
@@ -72,7 +72,7 @@ class Deployment:
         self._actor: dict[str, Any] = {"num_cpus": kind.cpus, "num_gpus": kind.gpus}
         if not local:
             if left_out := confidential(Path(setup.code)):
-                _LOG.warning("%s", told(left_out))
+                _LOG.warning("%s", warning(left_out))
             self._actor["runtime_env"] = {
                 "working_dir": setup.code,
                 "excludes": [*NOT_SHIPPED, *excludes(left_out)],

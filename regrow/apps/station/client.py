@@ -184,7 +184,7 @@ def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> 
             if history.opened is not seen and history.closed is not None:
                 return
             if time.monotonic() - looked > ALONE_SECONDS:
-                if (stuck := unhealed.told(places).get(name)) is not None and not runs_here(
+                if (stuck := unhealed.records(places).get(name)) is not None and not runs_here(
                     places, name
                 ):
                     raise RegrowError(unhealed.line(places, name, stuck))

@@ -126,7 +126,7 @@ class _Post:
         """Rewrite the file in place, since the lock belongs to this file."""
         if self._lock is None:
             # A process that lists the drivers holds it for an instant.
-            self._lock = locks.take(self._file, wait=2.0)
+            self._lock = locks.acquire(self._file, wait=2.0)
         with self._file.open("r+") as into:
             into.write(json.dumps(what))
             into.truncate()

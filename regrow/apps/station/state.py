@@ -131,7 +131,9 @@ def station_status(station: Station, places: Places) -> StationStatus:
         served=serving(station, places),
         troubles=aside.troubles(places),
         aside=aside.found(places),
-        unhealed=[unhealed.line(places, name, one) for name, one in unhealed.told(places).items()],
+        unhealed=[
+            unhealed.line(places, name, one) for name, one in unhealed.records(places).items()
+        ],
     )
 
 

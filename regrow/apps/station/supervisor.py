@@ -87,7 +87,7 @@ class Running:
         with suppress(FileNotFoundError):
             if log.stat().st_size > LOG_BYTES:
                 log.replace(log.with_suffix(".log.1"))
-        lock = locks.take(self.lock)
+        lock = locks.acquire(self.lock)
         if lock is None:
             return
         with lock:
@@ -126,7 +126,7 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for folder in (self._folder, self._folder / "logs", self._folder / "drivers"):
             private_files.folder(folder)
-        lock = locks.take(self._folder / "station.lock", wait=2.0)
+        lock = locks.acquire(self._folder / "station.lock", wait=2.0)
         if lock is None:
             raise UserError(
                 f"a station runs on {self._places.root} already; `regrow status` tells of it"
