@@ -109,7 +109,7 @@ class Subscription:
     def in_background(
         self, handle: Callable[[Batch], object], name: str, *, patience: float | None = None
     ) -> Iterator[threading.Thread]:
-        """Call `take` with each batch, in a thread of this name, within the block. Its end waits up
+        """Call `handle` with each batch, in a thread of this name, within the block. Its end waits up
         to `patience` seconds for the rest; None: as long as that takes.
 
         An error ends the thread and is only logged: what is followed must not end with its reader.

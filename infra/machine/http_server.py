@@ -125,7 +125,7 @@ class Connection(H11Protocol, BufferedProtocol):
             return
 
     def timeout_keep_alive_handler(self) -> None:
-        """Do nothing on uvicorn's call: `look` handles idle connections."""
+        """Do nothing on uvicorn's call: `end_if_late` handles idle connections."""
 
     def shutdown(self) -> None:
         """Make the current answer the last one, or, if the server drains, the next one."""

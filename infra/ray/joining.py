@@ -92,7 +92,9 @@ def environment(spec: Spec) -> dict[str, str]:
 
 def code(spec: Spec) -> dict[str, str]:
     """Return the variable with the folder of the trainable's code, where Ray has put it."""
-    return own_code.told(spec.program, None if os.environ.get("RAY_ADDRESS") else spec.working_dir)
+    return own_code.variables(
+        spec.program, None if os.environ.get("RAY_ADDRESS") else spec.working_dir
+    )
 
 
 def slots(spec: Spec, ray_cluster: cluster.Cluster, *, by_agent: bool = False) -> int:

@@ -145,7 +145,7 @@ class Seen:
 
 
 class Agents:
-    """The agents of one experiment. `look` reads the store; one process keeps one, as silence is
+    """The agents of one experiment. `refresh` reads the store; one process keeps one, as silence is
     measured from look to look, with this process's clock alone.
     """
 

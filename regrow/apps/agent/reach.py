@@ -90,7 +90,7 @@ def call(address: str, port: int, words: str) -> bool:
 
 
 class Contact:
-    """Whether a cluster at host:port stays within reach. `look` runs in a thread.
+    """Whether a cluster at host:port stays within reach. `probe` runs in a thread.
 
     Attributes:
         cut: seconds for which it was out of reach until it answered again, if those were

@@ -288,7 +288,7 @@ def polls(
     stop: threading.Event,
     metered: bool,
 ) -> Iterator[str]:
-    """Call `look` until `stop` is set; after each call, yield its problem, "" for none. A problem
+    """Call `poll` until `stop` is set; after each call, yield its problem, "" for none. A problem
     is logged once, and whether something is served meanwhile.
     """
     trouble = ""

@@ -3,7 +3,7 @@ cannot control the terminal.
 
 Escape sequences, other control characters, marks that change the writing direction and zero-width
 characters are shown as Python escapes (`\x1b`, `\u202e`). Everything that the command line prints
-goes through `PlainConsole` or `tell`, except JSON. Output may fail without ending the experiment:
+goes through `PlainConsole` or `echo`, except JSON. Output may fail without ending the experiment:
 that of a `Terminal`, and of `Events`.
 """
 
