@@ -109,8 +109,8 @@ class Subscription:
     def in_background(
         self, handle: Callable[[Batch], object], name: str, *, patience: float | None = None
     ) -> Iterator[threading.Thread]:
-        """Call `handle` with each batch, in a thread of this name, within the block. Its end waits up
-        to `patience` seconds for the rest; None: as long as that takes.
+        """Call `handle` with each batch, in a thread of this name, within the block. Its end waits
+        up to `patience` seconds for the rest; None: as long as that takes.
 
         An error ends the thread and is only logged: what is followed must not end with its reader.
         """
