@@ -243,5 +243,5 @@ def _record(root: Path, simulation: Simulation) -> None:
         )
     )
     sink.load()
-    sink.write(runs.take(), simulation.log.last)
+    sink.write(runs.drain(), simulation.log.last)
     sink.close()

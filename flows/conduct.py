@@ -119,7 +119,7 @@ def _snapshot(session: Session) -> dict[str, str]:
     assert prepared.folder is not None
     before = prepared.log.snapshot
     with suppress(Unavailable):
-        key, left_out = snapshot.take(prepared.store, prepared.folder, before)
+        key, left_out = snapshot.save(prepared.store, prepared.folder, before)
         if before is None:
             snapshot.noted(left_out, session.say)
         return {} if key is None else {"snapshot": key}
@@ -131,7 +131,7 @@ def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> O
     the cluster. Raises SpecError if there is no room for a trial.
     """
     prepared = session.prepared
-    spec, told = prepared.spec, prepared.log.told
+    spec, told = prepared.spec, prepared.log.described
     recorded = collected(prepared.folder, spec.program)
     if told is not None and (line := code_changed(told, recorded)):
         session.say(line)

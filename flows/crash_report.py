@@ -92,7 +92,7 @@ def cancel_pending(guard: Guard, marker: Path) -> None:
     guard.finish()
 
 
-def tell_in_background(places: Places) -> list[subprocess.Popen[bytes]]:
+def deliver_in_background(places: Places) -> list[subprocess.Popen[bytes]]:
     """Start the pending reports: of drivers that died unseen (the machine was rebooted), and of
     times when MLflow was unreachable.
 
@@ -129,7 +129,7 @@ def tell(places: Places, name: str, died: float) -> None:
 
     marker = _marker(places, name)
     try:
-        if not marker.exists() or (ours := locks.take(marker)) is None:
+        if not marker.exists() or (ours := locks.acquire(marker)) is None:
             return  # reported already, or another process is reporting it
         with ours:
             if runs_here(places, name) or name not in places.experiments():

@@ -38,7 +38,7 @@ class Members:
         """Return who is there, as last seen."""
         return self._present
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See who is there, and why others are gone."""
         there = {node.agent: node for node in map(_agent, self._nodes.alive()) if node is not None}
         now = time.monotonic()
@@ -48,7 +48,7 @@ class Members:
         if missing or now - self._looked > STORE_SECONDS:
             self._looked = now
             with suppress(RegrowError):  # out of reach: the next look may succeed
-                self._agents.look()
+                self._agents.refresh()
                 gone = {name: why for name, why in self._gone(now) if name not in there}
                 left |= gone
         self._there |= there
@@ -74,8 +74,8 @@ def members(nodes: Nodes, store: Store, *, by_agent: bool) -> Iterator[Members |
         yield None
         return
     found = Members(nodes, store)
-    found.look()
-    with background.every(LOOK_SECONDS, found.look, name="members", wait=LOOK_SECONDS):
+    found.refresh()
+    with background.every(LOOK_SECONDS, found.refresh, name="members", wait=LOOK_SECONDS):
         yield found
 
 

@@ -109,7 +109,7 @@ class Experiment:
             notes=lambda: notes.read(store),
             viewer=cell,
         )
-        there = None if station_of is None else station_of(places, live.announce)
+        on_station = None if station_of is None else station_of(places, live.announce)
         session: dict[str, Any] = {
             "spec": self.spec,
             "places": places,
@@ -118,7 +118,7 @@ class Experiment:
             "retry_failed": retry_failed,
             "announce": live.announce,
         }
-        if there is None or not there(self.spec.name, viewer=live.viewer, **session):
+        if on_station is None or not on_station(self.spec.name, viewer=live.viewer, **session):
             run_session(name=self.spec.name, watch=live.watch, given=self._object, **session)
         if cell is not None:
             live.finish(store)

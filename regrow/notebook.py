@@ -62,7 +62,7 @@ def _cells(history: History, shown: Sequence[TrialRecord]) -> dict[str, Any]:
 
 def _html(**parts: Any) -> str:
     """Return what a cell shows, of those parts that there are."""
-    known = {"name": "", "line": "", "rows": (), "more": 0, "said": ()}
+    known = {"name": "", "line": "", "rows": (), "more": 0, "messages": ()}
     return templates().get_template("notebook.html.j2").render(known | parts)
 
 
@@ -71,21 +71,21 @@ class NotebookViewer(Viewer):
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(PlainConsole(file=sys.stdout, force_terminal=False), quiet=quiet)
-        self._said: list[str] = []
+        self._messages: list[str] = []
         self._handle: Any = None
         self._drawn = 0.0
 
     def say(self, line: str) -> None:
         """Keep a line below the table."""
         if not self._quiet:
-            self._said = [*self._said, line][-LINES:]
+            self._messages = [*self._messages, line][-LINES:]
             self._show()
 
     def line(self, line: str) -> None:
         """Do nothing: the table shows the progress."""
 
-    def take(self, segments: Segments) -> None:
-        super().take(segments)
+    def apply(self, segments: Segments) -> None:
+        super().apply(segments)
         if segments and time.monotonic() - self._drawn > PERIOD_SECONDS:
             self._show()
 
@@ -95,7 +95,7 @@ class NotebookViewer(Viewer):
 
     def end(self, lines: Iterable[str]) -> None:
         """Show the final state: `lines` replace the earlier messages."""
-        self._said = list(lines)
+        self._messages = list(lines)
         self._show(over=True)
 
     def _show(self, *, over: bool = False) -> None:
@@ -114,12 +114,12 @@ class NotebookViewer(Viewer):
 
     def _plain(self, board: Board) -> str:
         now = [] if board.history.opened is None else [standing(board, time.time())]
-        return "\n".join([*now, *self._said])
+        return "\n".join([*now, *self._messages])
 
     def _html(self, board: Board, *, over: bool) -> str:
         history = board.history
         if history.opened is None:
-            return _html(line="starting ...", said=self._said)
+            return _html(line="starting ...", messages=self._messages)
         status = summaries.status(history, alive=not over)
         head = standing(board, time.time()).removeprefix(f"{history.spec.name}: ")
         running = [history.trials[number] for number in sorted(history.running)]
@@ -130,5 +130,5 @@ class NotebookViewer(Viewer):
             line=f"is {status}: {head}",
             **_cells(history, shown),
             more=len(history.trials) - len(shown),
-            said=self._said,
+            messages=self._messages,
         )

@@ -270,8 +270,8 @@ class Result:
     def _trial(self, number: int) -> TrialRecord:
         count = len(self._history.trials)
         if not 0 <= number < count:
-            there = f"there are trials 0 to {count - 1}" if count else "there are none yet"
-            raise UserError(f"{self.name!r} has no trial {number}; {there}")
+            existing = f"there are trials 0 to {count - 1}" if count else "there are none yet"
+            raise UserError(f"{self.name!r} has no trial {number}; {existing}")
         return self._history.trials[number]
 
     def _order(self, number: int, what: TrialOrder) -> None:

@@ -106,7 +106,7 @@ def check_sampler(
         max_steps=9,
         trials=trials,
     )
-    told: list[Result] = []
+    observed: list[Result] = []
     begun: list[Result] = []
     sampler = samplers.make(search, setting)
     for number in range(trials):
@@ -117,9 +117,11 @@ def check_sampler(
         )
         fresh = samplers.make(search, setting)
         # Trials in any order, but the results of each trial in their order.
-        order = [result.number for result in told]
+        order = [result.number for result in observed]
         random.Random(number).shuffle(order)  # noqa: S311 - an order, not a secret
-        of_trial = {n: iter([result for result in told if result.number == n]) for n in set(order)}
+        of_trial = {
+            n: iter([result for result in observed if result.number == n]) for n in set(order)
+        }
         results = [next(of_trial[n]) for n in order]
         for result in results:
             fresh.tell(result)
@@ -139,7 +141,7 @@ def check_sampler(
             now += _course(begun[number - 3])
         for result in now:
             sampler.tell(result)
-        told += now
+        observed += now
 
 
 def _check_proposal(space: Space, proposal: Proposal, what: str) -> None:
@@ -296,12 +298,12 @@ def _to_the_end(
         planner = Planner()
         for event in run.events:
             planner.apply(event)
-        told = f"with {workers} workers, at {run.now:g} s: {error}"
+        message = f"with {workers} workers, at {run.now:g} s: {error}"
         if isinstance(error, RuntimeError):
             again = planner.next(run.now) or planner.next(run.now)
             also = "; a query changed something: replayed and asked twice, it continues with"
-            told += "" if again is None else f"{also} {again}"
-        raise AssertionError(told) from error
+            message += "" if again is None else f"{also} {again}"
+        raise AssertionError(message) from error
     assert run.history.closed is not None, (
         f"it does not come to an end with {workers} workers: {run.history.counts}"
     )

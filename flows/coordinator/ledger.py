@@ -195,7 +195,7 @@ class Ledger:
         if self._writing or self._lines or self._broken is not None:
             return  # writing detects it anyway
         try:
-            await asyncio.to_thread(self.log.look)
+            await asyncio.to_thread(self.log.raise_if_superseded)
         except Superseded as error:
             self.superseded, self._broken = True, error
             waiting, self._waiting = self._waiting, []

@@ -103,14 +103,14 @@ def record_missing(
                 continue
             written, pending = written + 1, pending + 1
             if pending == _SEGMENTS:
-                sink.write(runs.take(), number)
+                sink.write(runs.drain(), number)
                 pending = 0
         if written and runs.history.closed is not None:
-            sink.write(runs.take(), number - 1)
+            sink.write(runs.drain(), number - 1)
             for trouble in ending.say(sink, runs, places, number):
                 announce(trouble)
         elif pending:
-            sink.write(runs.take(), number)
+            sink.write(runs.drain(), number)
         if (noted := notes.read(store)).count:
             runs.noted(noted)
             sink.write([runs.parent()], max(number, cursor))

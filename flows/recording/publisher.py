@@ -69,7 +69,7 @@ class _Teller:
         if isinstance(event, Opened) and event.by == "driver":
             self._waiting.clear()  # earlier sessions have reported their own events
             self._best = None
-        for one in self._events.take(event):
+        for one in self._events.apply(event):
             if one.event == "regrow.trial.best":
                 self._best = one
             else:

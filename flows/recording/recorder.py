@@ -218,9 +218,9 @@ class Recorder:
 
     def _write(self, sink: MlflowSink, runs: Runs, cursor: int, after: int) -> None:
         if runs.history.closed is None:
-            sink.write(runs.take(), max(cursor, after))
+            sink.write(runs.drain(), max(cursor, after))
         else:
-            sink.write(runs.take(), max(cursor, self._written))
+            sink.write(runs.drain(), max(cursor, self._written))
             self._note("the report is being made")
             self._remark(ending.say(sink, runs, self._places, after, make=self._make))
         self._remark(sink.troubles)

@@ -39,14 +39,14 @@ class Folder:
         starts or ends it. Waits for another one.
         """
         file = self.make().path / "lock"
-        lock = locks.take(file)
+        lock = locks.acquire(file)
         if lock is None:
             say(
                 "another command on this machine starts agents of the cluster, or ends them:"
                 " waiting for that"
             )
             while lock is None:
-                lock = locks.take(file, wait=_WAIT_SECONDS)
+                lock = locks.acquire(file, wait=_WAIT_SECONDS)
         with lock:
             yield
 

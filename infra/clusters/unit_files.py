@@ -28,7 +28,7 @@ from regrow.infra.clusters.unit import (
     PLACE,
     service,
 )
-from regrow.infra.machine.confidential import NEVER, confidential, excludes, told
+from regrow.infra.machine.confidential import NEVER, confidential, excludes, warning
 from regrow.tasks.errors import UserError
 
 ENVIRONMENT = "env"
@@ -170,7 +170,7 @@ def _project(work: Work, say: Callable[[str], None]) -> bytes:
     """Return the project's files, packed as Ray packs them. Raises as `archive`."""
     left_out = confidential(work.project)
     if left_out:
-        say(told(left_out))
+        say(warning(left_out))
     hidden = [*excludes(left_out), *sorted(NEVER)]
     with suppress(ValueError):  # the state is not in the project
         hidden += excludes([f"{Path(work.state).relative_to(work.project)}/"])

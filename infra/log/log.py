@@ -236,7 +236,7 @@ class Log:
             with suppress(Exists):  # an earlier coordinator sealed it already
                 self._store.create(seal_key(tail.number), sealed(tail.number, tail.lines))
 
-    def look(self) -> None:
+    def raise_if_superseded(self) -> None:
         """Raise Superseded if another writer has taken over, which only a write shows otherwise."""
         with self._writing:
             self._refuse()

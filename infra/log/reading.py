@@ -26,7 +26,7 @@ class Survey:
     """The event that created the experiment, the first of the log."""
     opened: Opened | None
     """The last `Opened` event."""
-    told: Opened | None
+    described: Opened | None
     """The last `Opened` event whose driver reported its environment."""
     last: AnyEvent | None
     """The newest event, but for `Excluded` and `Halted`, after which a closed log stays closed."""
@@ -36,14 +36,16 @@ class Survey:
     @property
     def snapshot(self) -> str | None:
         """The key of the last snapshot of the code; None if there is none."""
-        found: str | None = None if self.told is None else self.told.environment.get("snapshot")
+        found: str | None = (
+            None if self.described is None else self.described.environment.get("snapshot")
+        )
         return found
 
 
 def survey(store: Store) -> Survey:
     """Read and verify a whole log once, without folding it. Raises CorruptLog."""
     created = last = None
-    opened = told = None
+    opened = described = None
     number = 0
     for number, lines in Log.read(store):
         for place, line in enumerate(lines, start=1):
@@ -52,13 +54,13 @@ def survey(store: Store) -> Survey:
                 created = created or event
                 if isinstance(event, Opened):
                     opened = event
-                    told = event if event.environment else told
+                    described = event if event.environment else described
             if not line.startswith(_ORDERS):
                 last = number, place, line
     return Survey(
         created=created if isinstance(created, Created) else None,
         opened=opened,
-        told=told,
+        described=described,
         last=None if last is None else _decoded(store, *last),
         segment=number,
     )

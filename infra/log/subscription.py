@@ -107,10 +107,10 @@ class Subscription:
 
     @contextmanager
     def in_background(
-        self, take: Callable[[Batch], object], name: str, *, patience: float | None = None
+        self, handle: Callable[[Batch], object], name: str, *, patience: float | None = None
     ) -> Iterator[threading.Thread]:
-        """Call `take` with each batch, in a thread of this name, within the block. Its end waits up
-        to `patience` seconds for the rest; None: as long as that takes.
+        """Call `handle` with each batch, in a thread of this name, within the block. Its end waits
+        up to `patience` seconds for the rest; None: as long as that takes.
 
         An error ends the thread and is only logged: what is followed must not end with its reader.
         """
@@ -118,7 +118,7 @@ class Subscription:
         def run() -> None:
             try:
                 for batch in self:
-                    take(batch)
+                    handle(batch)
             except Exception:
                 logging.getLogger(__name__).info("%s follows the log no more", name, exc_info=True)
 

@@ -33,7 +33,7 @@ def announced(
     """
     now, late, lock = "", False, threading.Lock()
 
-    def tell() -> None:
+    def announce() -> None:
         say(f"waiting for {what}: {now}" if now else f"waiting for {what}{_load()}")
 
     def step(found: str) -> None:
@@ -41,13 +41,13 @@ def announced(
         with lock:
             now = found
             if late:
-                tell()
+                announce()
 
     def is_late() -> None:
         nonlocal late
         with lock:
             late = True
-            tell()
+            announce()
 
     timer = threading.Timer(after, is_late)
     timer.daemon = True

@@ -50,8 +50,8 @@ class CallerContext:
 
     def inherited(self) -> dict[str, str]:
         """Return the variables for a process to be started, which cannot remove any."""
-        there = {name: value for name, value in self.variables.items() if value is not None}
-        return there if self.folder is None else {**there, own_code.WORK: self.folder}
+        given = {name: value for name, value in self.variables.items() if value is not None}
+        return given if self.folder is None else {**given, own_code.WORK: self.folder}
 
 
 def _counts(name: str) -> bool:

@@ -58,9 +58,9 @@ def cpus(environment: Mapping[str, str] = os.environ, root: Path = cgroup.ROOT) 
 
 def memory(environment: Mapping[str, str] = os.environ, root: Path = cgroup.ROOT) -> int:
     """Return how many bytes of memory this process and its descendants may use."""
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = cgroup.memory(root)
-    return min([there, *([limit.bytes] if limit else []), *_batch_memory(environment)])
+    return min([installed, *([limit.bytes] if limit else []), *_batch_memory(environment)])
 
 
 def little_memory(
@@ -123,10 +123,10 @@ def _free() -> int:
 def _shared() -> float:
     """Return the free shared memory in bytes."""
     try:
-        there = os.statvfs("/dev/shm")  # noqa: S108 - where Ray has its object store
+        shared_memory = os.statvfs("/dev/shm")  # noqa: S108 - where Ray has its object store
     except OSError:
         return math.inf
-    return there.f_bavail * there.f_frsize
+    return shared_memory.f_bavail * shared_memory.f_frsize
 
 
 def _batch_cpus(environment: Mapping[str, str]) -> Iterator[int]:
@@ -153,11 +153,11 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 def words(node: Mapping[str, float]) -> str:
     """Return a node's resources for people: 'cpu 8, gpu 0, memory 16 GB'."""
-    told = {"cpu": f"{node.get('CPU', 0.0):g}", "gpu": f"{node.get('GPU', 0.0):g}"}
+    amounts = {"cpu": f"{node.get('CPU', 0.0):g}", "gpu": f"{node.get('GPU', 0.0):g}"}
     if "memory" in node:
-        told["memory"] = size(int(node["memory"]))
+        amounts["memory"] = size(int(node["memory"]))
     left_out = ("node:", "accelerator_type:", "object_store_memory")
     for name, amount in node.items():
         if name not in ("CPU", "GPU", "memory") and not name.startswith(left_out):
-            told[name] = f"{amount:g}"
-    return ", ".join(f"{name} {amount}" for name, amount in told.items())
+            amounts[name] = f"{amount:g}"
+    return ", ".join(f"{name} {amount}" for name, amount in amounts.items())

@@ -75,7 +75,7 @@ def confidential(folder: Path) -> list[str]:
     )
 
 
-def told(left_out: Sequence[str]) -> str:
+def warning(left_out: Sequence[str]) -> str:
     """Return the message about what was left out."""
     more = f" and {len(left_out) - _TOLD} more" if len(left_out) > _TOLD else ""
     return (

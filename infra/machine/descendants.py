@@ -95,7 +95,7 @@ def _orphans(raylet: int) -> list[int]:
 
 
 def _end(find: Callable[[], list[int]]) -> None:
-    began, told = time.monotonic(), set[int]()
+    began, asked_to_end = time.monotonic(), set[int]()
     while left := find():
         lasted = time.monotonic() - began
         if lasted > MOST_SECONDS:
@@ -108,8 +108,8 @@ def _end(find: Callable[[], list[int]]) -> None:
             with suppress(ProcessLookupError, PermissionError):
                 if lasted > GRACE_SECONDS:
                     os.kill(process, signal.SIGKILL)
-                elif process not in told:
-                    told.add(process)
+                elif process not in asked_to_end:
+                    asked_to_end.add(process)
                     os.kill(process, signal.SIGTERM)
         time.sleep(0.02)
 

@@ -123,11 +123,11 @@ class Account(Entry):
     def refused(self) -> Response:
         """See Entry."""
         asks = {"WWW-Authenticate": 'Basic realm="regrow", charset="UTF-8"'}
-        told = (
+        message = (
             "This server wants the user regrow and its password; `regrow ui` opens a page that is"
             " logged in.\n"
         )
-        return PlainTextResponse(told, 401, asks)
+        return PlainTextResponse(message, 401, asks)
 
     def exchange(self, token: str, *, admitted: bool) -> Response | None:
         """See Entry. The page in the answer repeats the request itself: browsers do not send the
@@ -161,9 +161,9 @@ class Account(Entry):
     def says(self, text: str) -> bool:
         """Accept Prefect's first message, `{"type": "auth", "token": "USER:PASSWORD"}`."""
         try:
-            told = json.loads(text) if len(text) < _WORD else {}
-            return told["type"] == "auth" and hmac.compare_digest(
-                str(told["token"]).encode(), self._expected
+            message = json.loads(text) if len(text) < _WORD else {}
+            return message["type"] == "auth" and hmac.compare_digest(
+                str(message["token"]).encode(), self._expected
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             return False

@@ -79,7 +79,7 @@ class Connection(H11Protocol, BufferedProtocol):
             return ""
         return "headers" if self.cycle is None or self.conn.trailing_data[0] else "idle"
 
-    def look(self, now: float) -> None:
+    def end_if_late(self, now: float) -> None:
         """End the connection if it has exceeded its timeout."""
         phase = self.phase()
         if (waits_for := (phase, self.cycle)) != self._waits_for:
@@ -125,7 +125,7 @@ class Connection(H11Protocol, BufferedProtocol):
             return
 
     def timeout_keep_alive_handler(self) -> None:
-        """Do nothing on uvicorn's call: `look` handles idle connections."""
+        """Do nothing on uvicorn's call: `end_if_late` handles idle connections."""
 
     def shutdown(self) -> None:
         """Make the current answer the last one, or, if the server drains, the next one."""
@@ -172,12 +172,12 @@ class Server(uvicorn.Server):
         given |= {"server_header": False, "proxy_headers": False}
         super().__init__(uvicorn.Config(app, **given, timeout_graceful_shutdown=grace))
         self._drains = drains
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen, and to check connections."""
         await super().startup(sockets)
-        self._looking = asyncio.create_task(self._look())
+        self._checking = asyncio.create_task(self._check_connections())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more connections, and answer requests in progress. If the server drains, also
@@ -187,13 +187,13 @@ class Server(uvicorn.Server):
             self.server_state.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
         await super().shutdown(sockets)
 
-    async def _look(self) -> None:
+    async def _check_connections(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
             for one in list(self.server_state.connections):
                 if isinstance(one, Connection):
-                    one.look(now)
+                    one.end_if_late(now)
 
 
 def most_connections() -> int:

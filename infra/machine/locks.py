@@ -39,7 +39,7 @@ class NoLocks(UserError):
         )
 
 
-def take(path: Path, *, shared: bool = False, wait: float = 0.0) -> IO[str] | None:
+def acquire(path: Path, *, shared: bool = False, wait: float = 0.0) -> IO[str] | None:
     """Lock a file for this process until the file is closed. Returns None if others still hold the
     lock after `wait` seconds.
 

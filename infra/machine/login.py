@@ -32,18 +32,18 @@ def link(url: str, key: str, server: str) -> str:
 
 def sign(key: str, purpose: str, seconds: float) -> str:
     """Return a token for `purpose` that is valid for `seconds` from now."""
-    told = f"{int(time.time() + seconds)}.{secrets.token_urlsafe(6)}"
-    return f"{told}.{_signature(key, purpose, told)}"
+    claims = f"{int(time.time() + seconds)}.{secrets.token_urlsafe(6)}"
+    return f"{claims}.{_signature(key, purpose, claims)}"
 
 
 def expiry(token: str, key: str, purpose: str) -> float | None:
     """Return until when (seconds since 1970) a token is valid for `purpose`, else None."""
-    told, _, signature = token.rpartition(".")
+    claims, _, signature = token.rpartition(".")
     if not hmac.compare_digest(
-        signature.encode("utf-8", "surrogatepass"), _signature(key, purpose, told).encode()
+        signature.encode("utf-8", "surrogatepass"), _signature(key, purpose, claims).encode()
     ):
         return None
-    until = float(told.partition(".")[0])
+    until = float(claims.partition(".")[0])
     return until if time.time() < until else None
 
 
@@ -54,9 +54,9 @@ def cookie_name(key: str) -> str:
     return f"regrow-{_signature(key, 'name', '')[:8]}"
 
 
-def _signature(key: str, purpose: str, told: str) -> str:
+def _signature(key: str, purpose: str, claims: str) -> str:
     """Return a signature of 128 bits: a link has to fit in one line."""
     whole = hmac.new(
-        key.encode(), f"{purpose}\0{told}".encode("utf-8", "surrogatepass"), hashlib.sha256
+        key.encode(), f"{purpose}\0{claims}".encode("utf-8", "surrogatepass"), hashlib.sha256
     ).digest()
     return base64.urlsafe_b64encode(whole[:16]).decode().rstrip("=")

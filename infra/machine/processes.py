@@ -51,13 +51,13 @@ class Guard:
             (process, began) for process in processes if (began := _began(process)) is not None
         ]
         self._others += others
-        self._tell({"others": others})
+        self._send({"others": others})
 
     def then(self, command: list[str], *, unless_locked: Path, delay: float) -> None:
         """Set a command to run after the killing, with this process's environment, unless the file
         is locked by some process `delay` seconds later.
         """
-        self._tell(
+        self._send(
             {
                 "command": command,
                 "lock": str(unless_locked),
@@ -67,7 +67,7 @@ class Guard:
             }
         )
 
-    def _tell(self, what: dict[str, Any]) -> None:
+    def _send(self, what: dict[str, Any]) -> None:
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.write(json.dumps(what).encode() + b"\n")
             self._guard.stdin.flush()
@@ -146,16 +146,16 @@ def _watch(mark: str) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         # Not ignored: processes that it starts would inherit that.
         signal.signal(number, lambda *_: None)
-    said = sys.stdin.buffer.read().splitlines()
-    if said and said[-1] == b"finished":
+    lines = sys.stdin.buffer.read().splitlines()
+    if lines and lines[-1] == b"finished":
         return
-    told = [json.loads(line) for line in said]
-    others = [(process, began) for one in told for process, began in one.get("others", ())]
+    messages = [json.loads(line) for line in lines]
+    others = [(process, began) for one in messages for process, began in one.get("others", ())]
     deadline = time.monotonic() + GRACE_SECONDS
     while _left(mark, others) and time.monotonic() < deadline:
         time.sleep(0.1)
     _kill(mark, others)
-    for one in told:
+    for one in messages:
         if "command" in one:
             _carry_out(one)
 

@@ -44,21 +44,21 @@ def sole(lock: Path, name: str, **record: str) -> Iterator[list[int]]:
     `record` are in the lock file. Yields a list to which the signals that ask for its end are
     added. Raises RegrowError if another process is.
     """
-    told: list[int] = []
+    signals: list[int] = []
 
-    def take(number: int, _frame: FrameType | None) -> None:
-        told.append(number)
+    def note(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, take)
-    held = locks.take(lock, wait=1.0)  # checks hold it for an instant
+        signal.signal(number, note)
+    held = locks.acquire(lock, wait=1.0)  # checks hold it for an instant
     if held is None:
         raise RegrowError(f"{name} runs on {os.uname().nodename} already")
     with held:
         held.truncate(0)
         held.write(json.dumps({"process": os.getpid(), **record}))
         held.flush()
-        yield told
+        yield signals
 
 
 def sole_record(lock: Path) -> dict[str, Any]:

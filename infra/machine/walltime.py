@@ -19,8 +19,8 @@ def ends(environment: Mapping[str, str] = os.environ) -> float | None:
     containers.
     """
     with suppress(ValueError):
-        if told := environment.get("SLURM_JOB_END_TIME"):
-            return float(told)
+        if given := environment.get("SLURM_JOB_END_TIME"):
+            return float(given)
     job = environment.get("SLURM_JOB_ID")
     if job is None:
         return None
@@ -29,7 +29,7 @@ def ends(environment: Mapping[str, str] = os.environ) -> float | None:
         job = f"{array}_{environment.get('SLURM_ARRAY_TASK_ID')}"
     ask = ["squeue", "--noheader", f"--job={job}", "--format=%e"]
     with suppress(OSError, subprocess.SubprocessError, ValueError):
-        said = subprocess.run(
+        answer = subprocess.run(
             ask,
             env={**environment, "SLURM_TIME_FORMAT": "standard"},
             stdin=subprocess.DEVNULL,
@@ -38,5 +38,5 @@ def ends(environment: Mapping[str, str] = os.environ) -> float | None:
             timeout=_ASK_SECONDS,
             check=True,
         )
-        return datetime.fromisoformat(said.stdout.strip()).timestamp()
+        return datetime.fromisoformat(answer.stdout.strip()).timestamp()
     return None

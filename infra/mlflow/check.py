@@ -73,8 +73,8 @@ def _check_server(tracking_uri: str, timeout_s: float) -> None:
     except HTTPError as error:
         refused = error.code in (_UNAUTHORIZED, _FORBIDDEN)
         advice = _NAME_YOURSELF if refused else SERVER_ADVICE
-        said = error.read(200).decode(errors="replace").strip().partition("\n")[0] or error.reason
-        raise _error(tracking_uri, f"answers {error.code}: {said}", advice) from None
+        reply = error.read(200).decode(errors="replace").strip().partition("\n")[0] or error.reason
+        raise _error(tracking_uri, f"answers {error.code}: {reply}", advice) from None
     except (OSError, ValueError) as error:  # URLErrors, timeouts and TLS failures are OSErrors
         raise _silent(tracking_uri, timeout_s, getattr(error, "reason", error)) from None
     if not body.startswith(b"{"):

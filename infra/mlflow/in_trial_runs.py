@@ -137,11 +137,11 @@ def _show(client: MlflowClient, run_id: str, runs: list[Run], reported: Collecti
             values |= {key: value for key, value in run.data.metrics.items() if key not in ours}
     if not (params or values):
         return
-    there, now = client.get_run(run_id).data.params, int(time.time() * 1000)
+    existing, now = client.get_run(run_id).data.params, int(time.time() * 1000)
     metrics = [Metric(name, value, now, 0) for name, value in values.items()]
     for first in range(0, len(metrics), _POINTS):
         client.log_batch(run_id, metrics=metrics[first : first + _POINTS], synchronous=True)
-    new = [Param(*one) for one in params.items() if one[0] not in there]
+    new = [Param(*one) for one in params.items() if one[0] not in existing]
     for first in range(0, len(new), _PARAMS):
         client.log_batch(run_id, params=new[first : first + _PARAMS], synchronous=True)
 

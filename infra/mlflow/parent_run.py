@@ -137,10 +137,10 @@ def standing(history: History) -> str:
     """Return the progress of the experiment in Markdown."""
     counts = ", ".join(f"{count} {state}" for state, count in history.counts.items() if count)
     status = "running" if history.closed is None else history.closed.status
-    told = f"{status.capitalize()}: {counts or 'no trial yet'}."
+    sentence = f"{status.capitalize()}: {counts or 'no trial yet'}."
     if history.lost_steps:
-        told += f" Steps that had to be done again after losses: {history.lost_steps}."
-    return told
+        sentence += f" Steps that had to be done again after losses: {history.lost_steps}."
+    return sentence
 
 
 def user_tags(notes: Notes) -> dict[str, str]:

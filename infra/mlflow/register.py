@@ -95,9 +95,9 @@ def register_best(name: str, sink: MlflowSink, runs: Runs, store: Store) -> str 
         if error.error_code not in _ALREADY:
             raise
     with _looking_at(tracking_uri):
-        told: dict[str, Any] = {"run_id": run_id, "tags": tags, "description": about}
+        details: dict[str, Any] = {"run_id": run_id, "tags": tags, "description": about}
         source = f"models:/{model_id}"
-        version = client.create_model_version(name, source, model_id=model_id, **told)
+        version = client.create_model_version(name, source, model_id=model_id, **details)
     _link(client, model_id, name, version.version)
     return None
 

@@ -61,7 +61,7 @@ Media: TypeAlias = Callable[[TrialRecord, str], Mapping[str, Callable[[], bytes]
 
 
 class Runs:
-    """Folds a log and collects what changed for each run since `take`."""
+    """Folds a log and collects what changed for each run since `drain`."""
 
     def __init__(
         self,
@@ -77,18 +77,18 @@ class Runs:
         self._metrics: dict[str, None] = {}
         """Names of all reported metrics."""
         self._rows: dict[int, list[Row]] = defaultdict(list)
-        """By trial: rows reported since the last `take`."""
+        """By trial: rows reported since the last `drain`."""
         self._again: set[int] = set()
         """Trials that begin a new run. It gets all rows that count, from the log."""
         self._since: dict[int, int] = {}
         """By trial: the segment in which it was proposed."""
         self._bests: dict[str | int, list[Point]] = defaultdict(list)
         """By trial, and for the parent: points of best value, cost and machine use since the last
-        `take`.
+        `drain`.
         """
         self._cost = 0.0
         """Cost of the attempts that have ended."""
-        self._told = 0
+        self._parent_step = 0
         """Reports and rewinds so far: the steps of the parent's points, which never decrease."""
         self._dirty: dict[int, None] = {}
         self._parent = False
@@ -112,7 +112,7 @@ class Runs:
         """Trials that the user dropped at some time."""
         self._retired: list[RunUpdate] = []
         self._with_media: set[int] = set()
-        """Trials of which an attempt that may have logged media ended since the last `take`."""
+        """Trials of which an attempt that may have logged media ended since the last `drain`."""
         self._notes = NONE
 
     def noted(self, notes: Notes) -> bool:
@@ -128,17 +128,17 @@ class Runs:
         trial = self.history.trials[event.trial] if isinstance(event, Reported) else None
         before = trial.best if trial is not None else None
         self.history.apply(event)
-        told = False
+        of_parent = False
         match event:
             case Created():
                 self._source = parent_run.source_tags(event.spec, {})
                 self._files[parent_run.SPEC_FILE] = published_spec(self.history.spec.to_json())
-                told = True
+                of_parent = True
             case Opened() | Closed():
                 # A trial without an attempt counts as running while the experiment is open.
                 if isinstance(event, Opened):
                     self._note_environment(event)
-                told = True
+                of_parent = True
                 alive = (state for state in TrialState if not state.final)
                 self._dirty |= dict.fromkeys(n for s in alive for n in self.history.by_state[s])
             case Proposed():
@@ -156,11 +156,12 @@ class Runs:
                 | Moved()
             ):
                 self._dirty[event.trial] = None
-                told = isinstance(event, Excluded)
-                self._dropped |= {event.trial} if told else set()
-                self._told += told  # the best value of all may change, which is another point
+                of_parent = isinstance(event, Excluded)
+                self._dropped |= {event.trial} if of_parent else set()
+                # The best value of all may change, which is another point.
+                self._parent_step += of_parent
                 if rewound:  # the rest of the curve continues in a new run
-                    self._told += 1
+                    self._parent_step += 1
                     self._bests.pop(event.trial, None)
                     self._note_best(self.history.trials[event.trial], event.t)
             case Decided():
@@ -171,30 +172,34 @@ class Runs:
                 if event.trial not in self._again:
                     self._rows[event.trial] += event.rows
                 self._metrics |= dict.fromkeys(name for row in event.rows for name in row.metrics)
-                self._told += len(event.rows)
+                self._parent_step += len(event.rows)
                 if trial is not None and trial.best != before:
                     self._note_best(trial, event.t)
             case _:
                 pass
         if isinstance(event, Ended):
             self._note_end(event)
-        self._note_parent(event.t, told=told)
+        self._note_parent(event.t, of_parent=of_parent)
 
-    def _note_parent(self, t: float, *, told: bool) -> None:
-        """Note what an event at `t` changes of the parent run; `told`: it concerns that itself."""
+    def _note_parent(self, t: float, *, of_parent: bool) -> None:
+        """Note what an event at `t` changes of the parent run; `of_parent`: whether the event
+        concerns that run itself.
+        """
         best = parent_run.best_of(self.history)
         if best != self._best:
             objective, found = self.history.objective.name, None if best is None else best[1:]
-            self._bests[PARENT] += parent_run.best_points(objective, found, self._told, _ms(t))
-        if told or best != self._best:
+            self._bests[PARENT] += parent_run.best_points(
+                objective, found, self._parent_step, _ms(t)
+            )
+        if of_parent or best != self._best:
             self._best, self._parent = best, True
-        if told:
+        if of_parent:
             # Stored now, because the result in MLflow must not depend on when it is written.
             self._standing = parent_run.standing(self.history)
             self._costs = parent_run.cost_tags(self._cost, waste.of_all(self.history).values())
             self._checkpoint = best, parent_run.best_checkpoint(self.history, best, self._address)
 
-    def take(self) -> list[RunUpdate]:
+    def drain(self) -> list[RunUpdate]:
         """Return the updates since the last call, the parent run first."""
         updates = [self.parent()] if self._parent else []
         updates += self._retired
@@ -261,7 +266,7 @@ class Runs:
         self._cost += paid
         own = cost.of_trial(trial, t) or 0.0
         self._bests[trial.number].append((COST, own, trial.step, _ms(t)))
-        self._bests[PARENT].append((COST, self._cost, self._told, _ms(t)))
+        self._bests[PARENT].append((COST, self._cost, self._parent_step, _ms(t)))
         self._parent = True
 
     def _note_usage(self, trial: TrialRecord, event: Ended) -> None:

@@ -50,10 +50,10 @@ def clock(when: When) -> dict[str, Any] | None:
     try:
         coming = next_times(made, 1)
     except ValidationError as error:
-        said = str(error.errors(include_url=False)[0]["ctx"].get("error", ""))
-        why = said.rpartition(": ")[2].strip('"')
-        told = "says no times" if why == given else f"says no times ({why})"
-        raise SpecError(f"when.{key}", given, told, _HINTS[key]) from None
+        message = str(error.errors(include_url=False)[0]["ctx"].get("error", ""))
+        why = message.rpartition(": ")[2].strip('"')
+        problem = "says no times" if why == given else f"says no times ({why})"
+        raise SpecError(f"when.{key}", given, problem, _HINTS[key]) from None
     if not coming:
         raise SpecError(f"when.{key}", given, "never comes", _HINTS[key])
     return made

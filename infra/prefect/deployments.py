@@ -139,7 +139,7 @@ def make(
     """
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
-    there = _find(client, name)
+    existing = _find(client, name)
     times = [] if clock is None else [{"schedule": dict(clock), "active": True}]
     _deploy(
         client,
@@ -150,9 +150,9 @@ def make(
         description=description,
         parameter_openapi_schema=form,
         enforce_parameter_schema=True,
-        paused=there is not None and there.paused,
+        paused=existing is not None and existing.paused,
     )
-    return there is not None
+    return existing is not None
 
 
 def by_hand(
@@ -218,9 +218,9 @@ def delete(client: SyncPrefectClient, name: str) -> None:
 def known(client: SyncPrefectClient, name: str) -> DeploymentResponse:
     """Return a schedule's deployment. Raises UserError, naming the schedules, if it is none."""
     if (found := _find(client, name)) is None:
-        there = ", ".join(one.name for one in _all(client))
+        names = ", ".join(one.name for one in _all(client))
         raise UserError(
-            f"there is no schedule {name!r} (there: {there or 'none'}); make one with `regrow"
+            f"there is no schedule {name!r} (there: {names or 'none'}); make one with `regrow"
             " schedule FILE`"
         )
     return found

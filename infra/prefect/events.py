@@ -97,13 +97,13 @@ class PrefectEvents:
         self._t, self._count = 0.0, 0
         """Time and number of the last event."""
 
-    def take(self, event: AnyEvent) -> list[PrefectEvent]:
+    def apply(self, event: AnyEvent) -> list[PrefectEvent]:
         """Apply an event of the log. Returns what to send about it."""
         self.history.apply(event)
         self._t, self._count = event.t, self._count + 1
-        return list(self._told(event))
+        return list(self._events_of(event))
 
-    def _told(self, event: AnyEvent) -> Iterator[PrefectEvent]:
+    def _events_of(self, event: AnyEvent) -> Iterator[PrefectEvent]:
         history = self.history
         match event:
             case Opened() if event.by == "driver":
@@ -163,12 +163,12 @@ class PrefectEvents:
         """Progress in words."""
         history = self.history
         counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
-        told = f"{history.of_total(history.ended)} trials ended"
-        told += f" ({counts})" if counts else ""
+        text = f"{history.of_total(history.ended)} trials ended"
+        text += f" ({counts})" if counts else ""
         if (best := repeats.best(history)) is not None:
             value = f"{history.spec.objective.name} {best.shown} at step {best.step}"
-            told += f"; best: trial {best.trial.number}, {value}"
-        return told
+            text += f"; best: trial {best.trial.number}, {value}"
+        return text
 
     def _opened(self, event: Opened) -> PrefectEvent:
         history = self.history
@@ -242,13 +242,13 @@ class PrefectEvents:
         }
         why = f": {attempt.message}" if attempt.message else ""
         if trial.state is TrialState.FAILED:
-            told = f"{self._count_of(trial)} failed at step {trial.step}{why}"
+            text = f"{self._count_of(trial)} failed at step {trial.step}{why}"
             name, level = "regrow.trial.failed", logging.ERROR
         elif event.outcome in ("lost", "failed", "preempted"):
             self._down[event.trial] = event.t
             where = f" on {attempt.where}" if attempt.where else ""
             how = f"{event.outcome} at step {event.step}{why}"
-            told = f"trial {event.trial}, attempt {event.attempt}{where}: {how}"
+            text = f"trial {event.trial}, attempt {event.attempt}{where}: {how}"
             name = "regrow.trial.preempted" if event.outcome == "preempted" else "regrow.trial.lost"
             level = logging.WARNING
         else:
@@ -257,10 +257,10 @@ class PrefectEvents:
             if trial.state.final:
                 yield self._over(trial, attempt.message)
             return
-        yield self._made(told, name, level=level, trial=event.trial, **payload)
+        yield self._made(text, name, level=level, trial=event.trial, **payload)
         if event.cause == "stalled":
             name = "regrow.trial.stalled"
-            yield self._made(event=name, trial=event.trial, text=told, **payload)
+            yield self._made(event=name, trial=event.trial, text=text, **payload)
 
     def _over(self, trial: TrialRecord, why: str) -> PrefectEvent:
         """Return the line for a trial that is done, or was stopped."""

@@ -50,7 +50,7 @@ def stay(home: Path, host: str | None = None) -> IO[str]:
 
     `host`: where the server listens in addition to the loopback, None: nowhere.
     """
-    file = locks.take(home / "stays.lock", wait=_LOOK_SECONDS)
+    file = locks.acquire(home / "stays.lock", wait=_LOOK_SECONDS)
     if file is None:
         raise UserError(
             f"a station has the Prefect server of {home} already; end that first with `regrow down`"
@@ -78,7 +78,7 @@ def auth(home: Path) -> str:
 
 
 def _briefly_held(path: Path, *, shared: bool = False) -> IO[str]:
-    file = locks.take(path, shared=shared, wait=_PATIENCE_SECONDS)
+    file = locks.acquire(path, shared=shared, wait=_PATIENCE_SECONDS)
     if file is None:
         raise RegrowError(f"{path} is locked by another process that does not let go")
     return file

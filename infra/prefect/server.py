@@ -153,7 +153,7 @@ class PrefectServerHandle:
                 if locks.is_held(self.home / "server.lock"):
                     continue
                 with homes.start(self.home):
-                    lock = None if self._left.is_set() else locks.take(self.home / "server.lock")
+                    lock = None if self._left.is_set() else locks.acquire(self.home / "server.lock")
                     if lock is None:  # another process was faster and has started it
                         continue
                     with lock:
@@ -337,7 +337,7 @@ def _lock_of_the_dead(home: Path, known: Mapping[str, Any]) -> IO[str] | None:
     second.
     """
     deadline = time.monotonic() + DYING_SECONDS
-    while (lock := locks.take(home / "server.lock")) is None and time.monotonic() < deadline:
+    while (lock := locks.acquire(home / "server.lock")) is None and time.monotonic() < deadline:
         if known and responds(f"{known['api_url']}/health", 0.2):
             break
         time.sleep(TICK)

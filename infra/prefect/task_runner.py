@@ -174,9 +174,9 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
                 # raise the task's own exception; Ray's has the place it came from
                 raise error.cause from error
 
-        there = copy.copy(task)
-        there.fn, there.isasync = body, True
-        return there
+        copied = copy.copy(task)
+        copied.fn, copied.isasync = body, True
+        return copied
 
     # ---- the loop
 
@@ -245,12 +245,12 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
 def _futures_in(values: Any) -> list[PrefectFuture[Any]]:
     found: list[PrefectFuture[Any]] = []
 
-    def look(value: Any) -> Any:
+    def collect(value: Any) -> Any:
         if isinstance(value, PrefectFuture):
             found.append(value)
         return value
 
-    visit_collection(values, visit_fn=look, return_data=False, remove_annotations=True)
+    visit_collection(values, visit_fn=collect, return_data=False, remove_annotations=True)
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.machine import capacity
-from regrow.infra.machine.confidential import confidential, excludes, told
+from regrow.infra.machine.confidential import confidential, excludes, warning
 from regrow.infra.ray import cluster, scaling
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
@@ -50,7 +50,7 @@ def join(
     if os.environ.get("RAY_ADDRESS") and spec.working_dir is not None:
         left_out = confidential(Path(spec.working_dir))
         if left_out:
-            say(told(left_out))
+            say(warning(left_out))
         hidden = excludes(left_out)
         if state is not None and state != (folder := Path(spec.working_dir)):
             with suppress(ValueError):  # the state is not in the project
@@ -92,7 +92,9 @@ def environment(spec: Spec) -> dict[str, str]:
 
 def code(spec: Spec) -> dict[str, str]:
     """Return the variable with the folder of the trainable's code, where Ray has put it."""
-    return own_code.told(spec.program, None if os.environ.get("RAY_ADDRESS") else spec.working_dir)
+    return own_code.variables(
+        spec.program, None if os.environ.get("RAY_ADDRESS") else spec.working_dir
+    )
 
 
 def slots(spec: Spec, ray_cluster: cluster.Cluster, *, by_agent: bool = False) -> int:

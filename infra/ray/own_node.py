@@ -50,7 +50,7 @@ def turn(*, unless: Callable[[], bool]) -> Iterator[bool]:
     with ExitStack() as held:
         with suppress(OSError, locks.NoLocks):  # better all at once than not at all
             while place is not None and not unless():
-                free = next(filter(None, (locks.take(place / name) for name in names)), None)
+                free = next(filter(None, (locks.acquire(place / name) for name in names)), None)
                 if free is not None:
                     held.enter_context(free)
                     break

@@ -145,7 +145,7 @@ class Seen:
 
 
 class Agents:
-    """The agents of one experiment. `look` reads the store; one process keeps one, as silence is
+    """The agents of one experiment. `refresh` reads the store; one process keeps one, as silence is
     measured from look to look, with this process's clock alone.
     """
 
@@ -163,7 +163,7 @@ class Agents:
         self.leader: Seen | None = None
         """The leader of that term."""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read who is there. Raises Unavailable."""
         found: dict[tuple[str, str], dict[str, str]] = {}
         blind, now = self._list(found)
@@ -174,13 +174,13 @@ class Agents:
             for one, keys in found.items()
             for sign in [keys.get("alive", "")]
         }
-        there = {
+        found_now = {
             one: Seen(keys=keys, silent=now - self._signs[one][1])
             for one, keys in found.items()
             if "record" in keys
         }
-        self.members = {name: seen for (kind, name), seen in there.items() if kind == "member"}
-        terms = {int(name): seen for (kind, name), seen in there.items() if kind == "term"}
+        self.members = {name: seen for (kind, name), seen in found_now.items() if kind == "member"}
+        terms = {int(name): seen for (kind, name), seen in found_now.items() if kind == "term"}
         self.term = max(terms, default=0)
         self.leader = terms.get(self.term)
         if self._me is not None and self._me.id not in self.members:
@@ -346,12 +346,12 @@ def living(store: Store) -> list[Member]:
     of life while it waits. It does not wait where all have left.
     """
     agents = Agents(store)
-    agents.look()
+    agents.refresh()
     before = {name: seen.keys.get("alive") for name, seen in agents.members.items()}
     deadline = time.monotonic() + 2 * BEAT_SECONDS
     while agents.living() and time.monotonic() < deadline:
         time.sleep(_TICK)
-        agents.look()
+        agents.refresh()
         found = [
             one
             for one in agents.living()

@@ -33,7 +33,7 @@ def driving(places: Places, experiment: str, *, by_agent: bool = False) -> Itera
     """
     path = lock_file(places, experiment)
     private_files.folder(path.parent)
-    lock = locks.take(path, wait=_LOOKS_TAKE_SECONDS)
+    lock = locks.acquire(path, wait=_LOOKS_TAKE_SECONDS)
     if lock is None and by_agent:
         unhealed.withdraw(places, experiment)
         yield
@@ -50,8 +50,8 @@ def driving(places: Places, experiment: str, *, by_agent: bool = False) -> Itera
 
 def already(places: Places, experiment: str) -> UserError:
     """Return the error for an experiment that runs already. It names another host."""
-    there = lock_file(places, experiment).read_text().strip()
-    where = f" on {there}" if there not in ("", socket.gethostname()) else ""
+    host = lock_file(places, experiment).read_text().strip()
+    where = f" on {host}" if host not in ("", socket.gethostname()) else ""
     hint = "follow it with `regrow show`, end it with `regrow stop`"
     return UserError(f"experiment {experiment!r} is running already{where}; {hint}")
 

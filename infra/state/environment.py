@@ -89,8 +89,8 @@ def collect(folder: str | None, trainable: str = "") -> dict[str, Any]:
 def _packages() -> dict[str, str]:
     # Not by `.name`: a package whose metadata is damaged has none. `metadata` is parsed again on
     # each access (0.1 s for all packages), so it is read once.
-    told = (found.metadata for found in distributions())
-    found = {str(one["Name"]): str(one["Version"]) for one in told if one["Name"]}
+    installed = (found.metadata for found in distributions())
+    found = {str(one["Name"]): str(one["Version"]) for one in installed if one["Name"]}
     return dict(sorted(found.items(), key=lambda one: one[0].lower()))
 
 
@@ -113,14 +113,14 @@ def differences(theirs: Mapping[str, str]) -> str | None:
 def _git(folder: str) -> dict[str, Any]:
     """Return commit, branch, remote and dirty. Empty without git or a readable repository."""
     git = ["git", "-C", folder]
-    commit = _said([*git, "rev-parse", "HEAD"])
+    commit = _output_of([*git, "rev-parse", "HEAD"])
     if not commit:
         return {}
     status = ["--no-optional-locks", "status", "--porcelain", "--untracked-files=no"]
-    changed = _said([*git, *status])
+    changed = _output_of([*git, *status])
     # None for a detached head.
-    branch = _said([*git, "symbolic-ref", "--short", "-q", "HEAD"])
-    remote = _said([*git, "config", "--get", "remote.origin.url"])
+    branch = _output_of([*git, "symbolic-ref", "--short", "-q", "HEAD"])
+    remote = _output_of([*git, "config", "--get", "remote.origin.url"])
     found = {
         "commit": commit,
         "branch": branch,
@@ -149,7 +149,7 @@ def _user() -> str:
         return ""
 
 
-def _said(command: list[str]) -> str | None:
+def _output_of(command: list[str]) -> str | None:
     """Return the output of a command, None if it failed or took too long."""
     quiet = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:

@@ -481,7 +481,7 @@ def _elsewhere(stored: Spec, places: Places, store: Store, log: Survey) -> tuple
     except UserError as error:
         advice = "put it back, or name its folder by --code"
         raise UserError(f"{_missing(stored)} is not here, and {error}; {advice}") from None
-    when = datetime.fromtimestamp(log.told.t if log.told else 0.0)  # noqa: DTZ006 - the user's local time
+    when = datetime.fromtimestamp(log.described.t if log.described else 0.0)  # noqa: DTZ006 - the user's local time
     line = (
         f"code: {_missing(stored)} is not here; used is the snapshot in the state, as of"
         f" {when:%Y-%m-%d %H:%M}, in {folder} (--code FOLDER names another one)"

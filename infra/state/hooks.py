@@ -61,7 +61,7 @@ def _write(places: Places, found: dict[str, str]) -> None:
 def _alone(places: Places) -> Iterator[None]:
     folder = place(places).parent
     private_files.folder(folder)
-    lock = locks.take(folder / "hooks.lock", wait=_PATIENCE_SECONDS)
+    lock = locks.acquire(folder / "hooks.lock", wait=_PATIENCE_SECONDS)
     if lock is None:
         raise RegrowError(
             f"{folder / 'hooks.lock'} is locked by another process that does not let go"

@@ -101,7 +101,7 @@ def _put_aside(services: Path) -> None:
     would put aside what the first makes.
     """
     file = file_of(services)
-    lock = locks.take(file.with_suffix(".lock"), wait=_PATIENCE_SECONDS)
+    lock = locks.acquire(file.with_suffix(".lock"), wait=_PATIENCE_SECONDS)
     if lock is None:
         raise UserError(
             f"{file.with_suffix('.lock')} is locked by another process that does not let go; try"

@@ -153,11 +153,11 @@ class Places:
     def has(self, experiment: str) -> None:
         """Raise UserError, naming those that exist, if there is no experiment of this name."""
         if not self.storage.has(experiment):
-            there = self.experiments()
-            hint = f"{near}; " if (near := nearest(experiment, there)).startswith("did") else ""
+            names = self.experiments()
+            hint = f"{near}; " if (near := nearest(experiment, names)).startswith("did") else ""
             raise UserError(
                 f"there is no experiment {experiment!r} in {self.root} (there:"
-                f" {', '.join(there) or 'none'}); {hint}start one with `regrow run FILE`, or name"
+                f" {', '.join(names) or 'none'}); {hint}start one with `regrow run FILE`, or name"
                 " another state root with --state"
             )
 

@@ -71,16 +71,16 @@ def remove(places: Places, name: str) -> None:
 
 def forget(places: Places, name: str, *, schedule: bool) -> None:
     """Stop serving a schedule that was deleted, or an experiment that was removed."""
-    there = read(places, name)
-    if there is not None and there.schedule == schedule:
+    existing = read(places, name)
+    if existing is not None and existing.schedule == schedule:
         remove(places, name)
 
 
 def rename(places: Places, name: str, new: str) -> None:
     """Serve a renamed experiment under its new name."""
-    there = read(places, name)
-    if there is not None and not there.schedule:
-        write(places, msgspec.structs.replace(there, name=new))
+    existing = read(places, name)
+    if existing is not None and not existing.schedule:
+        write(places, msgspec.structs.replace(existing, name=new))
         remove(places, name)
 
 

@@ -104,7 +104,7 @@ def settle(services: Path) -> None:
         private_files.folder(folder(services))
         return
     file = services / "host"
-    lock = locks.take(file, wait=_WAIT_SECONDS)
+    lock = locks.acquire(file, wait=_WAIT_SECONDS)
     if lock is not None:  # unused, except by a server that stays a while after its last user
         if file.read_text() != _identity() and locks.is_held(services / "prefect" / "server.lock"):
             lock.close()
@@ -113,7 +113,7 @@ def settle(services: Path) -> None:
         file.write_text(_identity())
         fcntl.flock(lock, fcntl.LOCK_SH)
     else:
-        lock = locks.take(file, shared=True, wait=_WAIT_SECONDS)
+        lock = locks.acquire(file, shared=True, wait=_WAIT_SECONDS)
     if lock is None or _is_anothers(services):  # taken by another host meanwhile
         private_files.folder(services / "on" / _name())
         return

@@ -50,7 +50,7 @@ class _File(msgspec.Struct, frozen=True, array_like=True):
     executable: bool
 
 
-def take(store: Store, folder: str, before: str | None) -> tuple[str | None, list[str]]:
+def save(store: Store, folder: str, before: str | None) -> tuple[str | None, list[str]]:
     """Put the code in `folder` into the store, unless it is that of the snapshot `before`. Return
     the snapshot's key (None: there are no files, or the user wants none) and the paths that were
     left out for their size.

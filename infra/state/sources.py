@@ -83,7 +83,7 @@ def code_changed(before: Opened, now: Mapping[str, Any]) -> str | None:
     if not changed:
         return None
     when = datetime.fromtimestamp(before.t).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - the user's local time
-    return f"code: {said(changed)} since the session of {when}{_commit(now)}"
+    return f"code: {changed_names(changed)} since the session of {when}{_commit(now)}"
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -95,7 +95,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return names or _commits(before, now)
 
 
-def said(changed: list[str]) -> str:
+def changed_names(changed: list[str]) -> str:
     """Return the changed names as text: 'train.py, model.py and 4 others changed'."""
     more = len(changed) - _NAMED
     names = changed if more <= 1 else [*changed[:_NAMED], f"{more} others"]

@@ -35,7 +35,7 @@ class Format(Protocol):
         data: dict[str, Any],
         path: Path,
         trials: int | None,
-        tell: Callable[[str], object],
+        echo: Callable[[str], object],
         check: Check,
     ) -> Spec:
         """Return the equivalent specification. Raises SpecError and UserError.
@@ -44,7 +44,7 @@ class Format(Protocol):
             data: the file's content.
             path: the file.
             trials: how many trials there are if the file does not say; None: not known.
-            tell: gets a line for each thing that only resembles what the tool does.
+            echo: gets a line for each thing that only resembles what the tool does.
             check: makes the specification from regrow's keys, and checks that the code exists.
 
         """
@@ -59,7 +59,7 @@ _LIMITS = ("budget", "stop.dollars", "stop.deadline")
 """Keys that have an option of their own."""
 
 
-def _untold(_line: str) -> None:
+def _ignore(_line: str) -> None:
     """Ignore the line: there is no reader, or it was shown before."""
 
 
@@ -67,7 +67,7 @@ def read_spec(
     path: Path,
     *,
     trials: int | None = None,
-    tell: Callable[[str], object] = _untold,
+    echo: Callable[[str], object] = _ignore,
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Spec:
     """Return the specification in a file; its folder becomes `working_dir` if none is given.
@@ -77,7 +77,7 @@ def read_spec(
     Args:
         path: the file.
         trials: number of trials for another tool's file that has none.
-        tell: for another tool's file, gets a line for each thing that only resembles what the tool
+        echo: for another tool's file, gets a line for each thing that only resembles what the tool
             does.
         changes: values by dotted key that take the place of the file's; see `overridden`.
 
@@ -88,7 +88,7 @@ def read_spec(
         if found.is_its(data):
             if changes:
                 raise UserError(f"--set: {path} is another tool's file; change it there")
-            return found.read(data, path, trials, tell, _checked)
+            return found.read(data, path, trials, echo, _checked)
     data = overridden(data, changes)
     folder, place = data.get("working_dir"), path.parent
     if folder is None or isinstance(folder, str):

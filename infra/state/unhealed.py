@@ -37,7 +37,7 @@ def withdraw(places: Places, name: str) -> None:
         (_folder(places) / name).unlink()
 
 
-def told(places: Places) -> dict[str, Unhealed]:
+def records(places: Places) -> dict[str, Unhealed]:
     """Return the records by the experiments' names."""
     found = {}
     with suppress(OSError):

@@ -48,7 +48,7 @@ from regrow.infra.machine.host_environment import a_home, direct, exhausted
 from regrow.infra.machine.streams import refusal, to_nowhere
 from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.history.view import Uncreated
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.output.traces import one_line, user_trace
 from regrow.tasks.ports.store import Unavailable
@@ -86,8 +86,8 @@ def _versions(asked: bool) -> None:
     """Print the versions of regrow and of what it runs on, without importing them; then exit."""
     if asked:
         for name in ("regrow", "ray", "prefect", "mlflow", "optuna"):
-            tell(f"{name} {version(name)}")
-        tell(f"python {platform.python_version()}")
+            echo(f"{name} {version(name)}")
+        echo(f"python {platform.python_version()}")
         raise typer.Exit
 
 
@@ -109,7 +109,7 @@ def _before_any_command(
 def main() -> None:
 
     def fail(code: ExitCode, why: object) -> NoReturn:
-        tell(f"regrow: {redacted(one_line(str(why)))}", error=True)
+        echo(f"regrow: {redacted(one_line(str(why)))}", error=True)
         sys.exit(code)
 
     os.environ.update(a_home(os.environ))
@@ -132,10 +132,10 @@ def main() -> None:
         )
         fail(ExitCode.DAMAGED, f"{damaged}; nothing was overwritten{restored}")
     except UserCodeError as theirs:
-        tell(theirs.trace, error=True, end="")
+        echo(theirs.trace, error=True, end="")
         fail(ExitCode.WRONG_INPUT, theirs)
     except SearchCodeError as theirs:
-        tell(user_trace(theirs.__cause__ or theirs), error=True, end="")
+        echo(user_trace(theirs.__cause__ or theirs), error=True, end="")
         fail(ExitCode.WRONG_INPUT, theirs)
     except RegrowError as failed:
         fail(ExitCode.FAILED, failed)
@@ -147,10 +147,10 @@ def main() -> None:
             fail(ExitCode.FAILED, f"standard output cannot be written: {why}")
         if lacks := exhausted(error):
             fail(ExitCode.FAILED, f"{lacks}; nothing is lost, `regrow resume` continues")
-        tell(traceback.format_exc(), error=True, end="")
+        echo(traceback.format_exc(), error=True, end="")
         if hidden := hidden_module(error):
             fail(ExitCode.WRONG_INPUT, hidden)
-        tell(
+        echo(
             "regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume`"
             " continues",
             error=True,

@@ -17,7 +17,7 @@ from regrow.cli.console import say
 from regrow.cli.help import Grouped
 from regrow.cli.options import option, take_along
 from regrow.infra.state.places import Places
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def down(file: ClusterFile, yes: options.Yes = False) -> None:
 def check(file: ClusterFile) -> None:
     """Check a cluster file for mistakes, without starting anything."""
     on_agents.opened(file).engine.check()
-    tell(f"{file}: no mistake was found")
+    echo(f"{file}: no mistake was found")
 
 
 @cluster.command()
@@ -196,7 +196,7 @@ def export(
             raise UserError(
                 f"--output: {into} cannot be written ({error.strerror}); give another folder"
             ) from None
-        tell(into)
+        echo(into)
 
 
 @cluster.command()

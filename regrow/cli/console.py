@@ -19,7 +19,7 @@ from regrow.infra.state.notes import Notes
 from regrow.infra.state.notes import read as read_notes
 from regrow.infra.state.places import Places
 from regrow.search.history import History
-from regrow.show.live.terminal import PlainConsole, tell
+from regrow.show.live.terminal import PlainConsole, echo
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store
 
@@ -43,7 +43,7 @@ def agreed(question: str, *, yes: bool, alone: str, error: bool = False) -> bool
 
 def say(line: str) -> None:
     """Print a message on standard error: standard output is the experiment's."""
-    tell(line, error=True, flush=True)
+    echo(line, error=True, flush=True)
 
 
 def confirm(lines: list[str], *, yes: bool, question: str = "start it?") -> None:

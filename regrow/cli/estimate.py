@@ -20,7 +20,7 @@ from regrow.cli.options import option
 from regrow.cli.simulate import check_simulable
 from regrow.infra.state.places import Places
 from regrow.search.bounds import MOST_TOGETHER
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def estimate(
 
         written = html(found).encode()
         destination.put(page, [written])
-        tell(f"{page} ({len(written) / 1e6:.1f} MB)", error=True)
+        echo(f"{page} ({len(written) / 1e6:.1f} MB)", error=True)
     if as_json:
         print(json.dumps(as_data(found)))
         return
@@ -162,15 +162,15 @@ def estimate(
 def _machines(given: str | None, cluster: Cluster | None) -> list[int]:
     from regrow.show.estimate.sources import most
 
-    there = most(cluster)
+    limit = most(cluster)
     if given is None:
-        return [there] if there is not None else list(MACHINES)
+        return [limit] if limit is not None else list(MACHINES)
     numbers = _numbers("--machines", given, MOST_BUDGETS)
     found = [int(one) for one in numbers]
     if found != numbers or max(found) > MOST_MACHINES:
         raise UserError(f"--machines {given}: write whole numbers up to {MOST_MACHINES:,}")
-    if there is not None and max(found) > there:
-        raise UserError(f"--machines {given}: the cluster has {there}")
+    if limit is not None and max(found) > limit:
+        raise UserError(f"--machines {given}: the cluster has {limit}")
     return found
 
 
@@ -210,7 +210,7 @@ def _sources(
 
 def _run_pilot(spec: Spec, file: Path, name: str, trials: int, places: Places) -> None:
     """Run the first trials to their ends, as an experiment of its own. Raises UserError."""
-    tell(f"the pilot: {trials} trials of {spec.name} as {name}", error=True, flush=True)
+    echo(f"the pilot: {trials} trials of {spec.name} as {name}", error=True, flush=True)
     words = ["run", str(file), "--name", name, "--trials", str(trials), "--state", places.root]
     words += ["--set", "schedule=fifo"]
     # limits of the whole search, machines that are not here, and what is for its result alone
@@ -250,7 +250,7 @@ def _print(found: Estimate) -> None:
 
     console = plain_console()
     wide = console.width >= WIDE
-    tell(words.head(found))
+    echo(words.head(found))
     rows = list(words.table(found))
     which = 0 if wide else 1
     columns = [name for name in rows[0].cells if any(row.cells[name][which] for row in rows)]
@@ -261,6 +261,6 @@ def _print(found: Estimate) -> None:
     made.caption = "80 % of the simulations lie within each interval"
     console.print(made)
     for title, sentence in words.recommendations(found):
-        tell(f"{title}: {sentence}")
+        echo(f"{title}: {sentence}")
     for line in words.assumptions(found):
-        tell(f"assumed: {line}")
+        echo(f"assumed: {line}")

@@ -8,7 +8,7 @@ from typing import Annotated
 from regrow.cli import options
 from regrow.cli.console import opened
 from regrow.cli.options import option
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
 
 
@@ -65,21 +65,21 @@ def export(
 
             made = study(history, storage=optuna, name=study_name, places=found.places)
             where = shown_url(optuna)
-            tell(
+            echo(
                 f"{where}: study {made.study_name!r}, {len(history.trials)} trials; open it:"
                 f" optuna-dashboard {where}"
             )
             for note in made.user_attrs.get("regrow.notes", ()):
-                tell(f"  note: {note}")
+                echo(f"  note: {note}")
         if tensorboard is not None:
             from regrow.show.exports.tensorboard import write
 
             count = write(found.rows, tensorboard)
-            tell(f"{tensorboard}: {count} trials; open it: tensorboard --logdir {tensorboard}")
+            echo(f"{tensorboard}: {count} trials; open it: tensorboard --logdir {tensorboard}")
         if image is not None and model is not None:
             from regrow.apps.serving.image import write as write_image
 
             chosen = write_image(found.places, name, model=model, trial=trial, folder=Path(image))
-            tell(f"{image}: {chosen.text}")
-            tell(f"  docker build -t {name.lower()} {image}")
-            tell(f"  without docker: python -m regrow.apps.serving.image_server {image}")
+            echo(f"{image}: {chosen.text}")
+            echo(f"  docker build -t {name.lower()} {image}")
+            echo(f"  without docker: python -m regrow.apps.serving.image_server {image}")

@@ -17,7 +17,7 @@ from regrow.infra.machine.host_environment import check_loopback, check_tasks
 from regrow.infra.state.places import Places
 from regrow.search.bounds import LONGEST
 from regrow.search.durations import seconds
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def join(
         command += ["--quiet"]
 
     def say(line: str) -> None:
-        tell(f"regrow: {line}", flush=True)
+        echo(f"regrow: {line}", flush=True)
 
     ended = take_part(
         Request(

@@ -20,7 +20,7 @@ from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import set_values
 from regrow.show.live import text
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import disk
@@ -46,11 +46,11 @@ def note(
         notes.add(store, words, tags=tag or (), untags=untag or ())
     found = notes.read(store)
     for line in text.noted(found):
-        tell(line)
+        echo(line)
     if not (found.texts or found.tags):
-        tell(f"nothing is noted of {name}")
+        echo(f"nothing is noted of {name}")
     if changes and (trouble := tell_notes(places, name)) is not None:
-        tell(trouble)
+        echo(trouble)
 
 
 def cp(
@@ -89,7 +89,7 @@ def cp(
         raise UserError(f"{file} is there already; name another file") from None
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
-    tell(f"{file} is written; run it with: regrow run {file}")
+    echo(f"{file} is written; run it with: regrow run {file}")
 
 
 def mv(
@@ -101,8 +101,8 @@ def mv(
     renamed, nor while it runs.
     """
     if (trouble := rename(Places.at(state), name, new)) is not None:
-        tell(trouble)
-    tell(f"{name} is called {new}; in its YAML file write name: {new}")
+        echo(trouble)
+    echo(f"{name} is called {new}; in its YAML file write name: {new}")
 
 
 def rm(
@@ -122,15 +122,15 @@ def rm(
         places.has(name)
         removal.refuse_running(places, name, "removed")
     for name in names:
-        tell(_estate(places, name))
+        echo(_estate(places, name))
     question = f"Remove {'it' if len(names) == 1 else f'these {len(names)}'} for good?"
     alone = "nothing was removed: there is no terminal to ask at; say it with --yes"
     if not agreed(question, yes=yes, alone=alone):
-        tell("nothing was removed")
+        echo("nothing was removed")
         return
     for name in names:
-        removal.remove(places, name, say=tell)
-        tell(f"{name} is removed")
+        removal.remove(places, name, say=echo)
+        echo(f"{name} is removed")
 
 
 def _estate(places: Places, name: str) -> str:
@@ -143,8 +143,8 @@ def _estate(places: Places, name: str) -> str:
     if history is None or history.created is None:
         return f"{name}: its log is damaged, {held}"
     trials = len(history.trials)
-    said = text.age(time.time() - history.t_last)
+    last_heard = text.age(time.time() - history.t_last)
     return (
         f"{name}: {summaries.status(history, alive=False)}, {trials} trial{text.ends(trials)},"
-        f" {held}, last heard of {said} ago"
+        f" {held}, last heard of {last_heard} ago"
     )

@@ -14,7 +14,7 @@ from regrow.cli import options
 from regrow.cli.options import option
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.show.views.trial_logs import TrialLogs
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.parts import OutputLine
@@ -59,14 +59,14 @@ def logs(
         # ended by then wrote.
         goes_on = follow and runs(places, name)
         for number, line in found.new(time.time() if goes_on else None):
-            tell(_json(number, line) if as_json else _text(line), flush=follow)
+            echo(_json(number, line) if as_json else _text(line), flush=follow)
         if found.over or found.damage is not None or not goes_on:
             break
         time.sleep(REMOTE_LOOK_SECONDS if places.storage.metered else LOOK_SECONDS)
     if found.damage is not None:
         raise found.damage
     if not found.lines and not as_json:
-        tell(f"trial {trial} printed nothing" + ("" if found.over else " so far"))
+        echo(f"trial {trial} printed nothing" + ("" if found.over else " so far"))
 
 
 def _of_station(places: Places, part: str | None) -> None:
@@ -85,9 +85,9 @@ def _of_station(places: Places, part: str | None) -> None:
         with file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - LAST_BYTES))
             lines = log.read().decode(errors="replace").splitlines()[-LAST_LINES:]
-        tell(f"--- {name}: {file}")
+        echo(f"--- {name}: {file}")
         for line in lines:
-            tell(line)
+            echo(line)
 
 
 def _json(attempt: int, line: OutputLine) -> str:

@@ -25,7 +25,7 @@ from regrow.infra.state.places import HalfRemoved, Places
 from regrow.search.durations import on_clock
 from regrow.search.history import History
 from regrow.show.live import text
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.show.views import summaries
 from regrow.show.views.names import LONGEST, apart
 from regrow.tasks.errors import UserError
@@ -108,14 +108,14 @@ def ls(
         console.print(_table(found, now, console.width))
         for one in found:
             if one.history is not None and one.history.name_in_log != one.name:
-                tell(
+                echo(
                     f"{one.name}: renamed, its log says {one.history.name_in_log}; every command"
                     f" takes {one.name}"
                 )
     elif not damaged:
-        tell(f"no experiments in {places.root}{f' have the tag {tag}' if tag is not None else ''}")
+        echo(f"no experiments in {places.root}{f' have the tag {tag}' if tag is not None else ''}")
     for broken in damaged[:-1]:
-        tell(f"regrow: {broken}", error=True)
+        echo(f"regrow: {broken}", error=True)
     if damaged:
         raise damaged[-1]
 

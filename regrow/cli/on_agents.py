@@ -17,7 +17,7 @@ from regrow.cli import exit_codes
 from regrow.cli.console import confirm, say
 from regrow.cli.exit_codes import ExitCode
 from regrow.infra.state.places import AGAIN, Places
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ def follow(
 
     runs_it = Watch(run, submission)
     try:
-        told = ""
+        shown = ""
         while name not in places.experiments() or (
             before is not None and survey(places.store(name)).last == before
         ):
-            if (banner := runs_it.banner()) not in (told, "") and not quiet:
+            if (banner := runs_it.banner()) not in (shown, "") and not quiet:
                 say(banner)
-            told = banner
+            shown = banner
             time.sleep(_TICK)
         history = view(places.known(name), runs_it, places, name, quiet=quiet, as_json=as_json)
         if submission is not None and history is not None:
@@ -148,24 +148,24 @@ def status(run: AgentRun, *, as_json: bool) -> None:
         print(json.dumps({"name": run.cluster.name, "agents": msgspec.to_builtins(agents)}))
         return
     if not any(one.there for one in agents):
-        tell(f"no agent of {run.cluster.name} runs or waits")
+        echo(f"no agent of {run.cluster.name} runs or waits")
     for name, ours in _by_experiment(agents).items():
         if name:
-            tell(f"{name}: {in_words(ours)}")
+            echo(f"{name}: {in_words(ours)}")
         for one in ours:
             node = one.node if one.node != one.name else ""
-            tell("  ".join(filter(None, (f"  {one.name}", one.state, node, one.ran, one.reason))))
+            echo("  ".join(filter(None, (f"  {one.name}", one.state, node, one.ran, one.reason))))
 
 
 def logs(run: AgentRun) -> None:
     """Print the last lines of what the agents of the newest submission printed."""
-    there = run.engine.submissions()
-    if not there:
+    submissions = run.engine.submissions()
+    if not submissions:
         raise UserError(f"nothing was submitted from here by {run.file}")
-    for one in run.engine.outputs(there[-1]):
-        tell(f"==> {one.title} <==")
+    for one in run.engine.outputs(submissions[-1]):
+        echo(f"==> {one.title} <==")
         for line in one.lines:
-            tell(line)
+            echo(line)
 
 
 def _by_experiment(agents: Sequence[Agent]) -> dict[str, list[Agent]]:
@@ -179,10 +179,10 @@ def down(run: AgentRun, *, yes: bool) -> None:
     """End the agents, and check that none is left."""
     from regrow.flows.agents import in_words
 
-    there = [one for one in run.engine.agents() if one.experiment and one.there]
-    names = ", ".join(dict.fromkeys(one.experiment for one in there))
-    if there:
-        confirm([], yes=yes, question=f"end {in_words(there)}, of {names}?")
+    busy = [one for one in run.engine.agents() if one.experiment and one.there]
+    names = ", ".join(dict.fromkeys(one.experiment for one in busy))
+    if busy:
+        confirm([], yes=yes, question=f"end {in_words(busy)}, of {names}?")
     run.down()
 
 
@@ -194,5 +194,5 @@ def export(run: AgentRun, order: RunRequest) -> dict[str, bytes] | None:
     if run.engine.sends:
         return files
     for text in files.values():
-        tell(text.decode(), end="")
+        echo(text.decode(), end="")
     return None

@@ -12,9 +12,9 @@ import typer
 from regrow.tasks.errors import UserError
 
 
-def option(told: str, *names: str, **given: Any) -> Any:
+def option(help_text: str, *names: str, **given: Any) -> Any:
     """Return an option whose default is not shown, as it is None or False."""
-    return typer.Option(*names, help=told, show_default=False, **given)
+    return typer.Option(*names, help=help_text, show_default=False, **given)
 
 
 def _root(given: str | None) -> str | None:

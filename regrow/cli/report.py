@@ -11,7 +11,7 @@ from regrow.cli.console import opened
 from regrow.cli.options import option
 from regrow.infra.log.rows import Rows
 from regrow.show.exports import destination
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
 
 OURS = b'<meta name="generator" content="regrow'
@@ -63,8 +63,8 @@ def report(
             from regrow.show.report.share import share as share_it
 
             shared = share_it(rows, found.store, places, share, checkpoint=checkpoint, **state_now)
-            tell(f"{shared.url}: {', '.join(shared.files)}")
-            tell(f"open it: {shared.link}")
+            echo(f"{shared.url}: {', '.join(shared.files)}")
+            echo(f"open it: {shared.link}")
             link = shared.link
         else:
             from regrow.show.report.report import html
@@ -73,7 +73,7 @@ def report(
                 check_page(file, "--output")
             page = html(rows, places, **state_now).encode()
             destination.put(file, [page])
-            destination.tell(file, f"{file} ({len(page) / 1e6:.1f} MB)")
+            destination.print_message(file, f"{file} ({len(page) / 1e6:.1f} MB)")
             link = file.resolve().as_uri()
         if browser:
             import webbrowser
@@ -93,19 +93,19 @@ def _pictures(rows: Rows, folder: Path) -> None:
             f"there is nothing to draw of {rows.history.spec.name!r} yet: no attempt has begun"
         )
     for file in write(made, folder):
-        tell(file)
+        echo(file)
 
 
 def check_page(file: Path, option: str) -> None:
-    """Raise UserError if a page must not be written there. `option`: the one that names it."""
+    """Raise UserError if a page must not be written page_file. `option`: the one that names it."""
     try:
-        with file.open("rb") as there:
-            begin = there.read(4096)
+        with file.open("rb") as page_file:
+            begin = page_file.read(4096)
     except FileNotFoundError:
         return
     except OSError as error:
         raise UserError(f"{option}: {file} cannot be read: {error.strerror}") from None
     if begin and OURS not in begin:
         raise UserError(
-            f"{option}: {file} is there already and is no report of regrow's; name another file"
+            f"{option}: {file} is page_file already and is no report of regrow's; name another file"
         )

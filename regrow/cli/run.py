@@ -18,7 +18,7 @@ from regrow.infra.machine.streams import to_nowhere
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.spec import Spec
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
 from regrow.tasks.process.interrupted import check
 
@@ -163,7 +163,7 @@ def run_session(
         console = Terminal(stderr=as_json)
         store = places.store(name)
         live = Live(console, quiet=quiet, events=events, notes=lambda: notes.read(store))
-        there = None if prefect_port is not None else station_of(places, live.announce)
+        on_station = None if prefect_port is not None else station_of(places, live.announce)
         given: dict[str, Any] = {
             "name": name,
             "spec": spec,
@@ -174,7 +174,7 @@ def run_session(
         }
         try:
             check()
-            if there is None or not there(viewer=live.viewer, **given):
+            if on_station is None or not on_station(viewer=live.viewer, **given):
                 from regrow.flows.launch import launch
                 from regrow.flows.session import Session
 
@@ -200,7 +200,7 @@ def run_session(
     if console.lost:
         to_nowhere(console.file)  # else its buffer is written once more at exit, which then fails
         with suppress(OSError):
-            tell(
+            echo(
                 f"not all could be printed ({console.lost}); `{places.command('show', name)}` tells"
                 " how it stands",
                 error=True,

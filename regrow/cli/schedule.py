@@ -15,7 +15,7 @@ from regrow.cli.options import option
 from regrow.cli.tables import plain_table
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.errors import RegrowError, UserError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
     assert spec.when is not None
     when = spec.when
     _check(spec, places)
-    told = station_registration.checked(spec, places)
+    notices = station_registration.checked(spec, places)
     costs = _check_cluster(when.cluster, places)
     awaited = _check_files(when.files)
     with deployments.at_home(places):
@@ -168,28 +168,28 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
             f"`regrow schedule` made it of `{file.resolve()}`. Each run: {_runs(when, spec)}.\n\n"
             "Run, Custom run starts it now; `trials` there is for that run alone."
         )
-        there = deployments.make(
+        replaced = deployments.make(
             client, spec.name, clock=times, parameters=parameters, form=form, description=words
         )
         made = next(one for one in deployments.listed(client) if one.name == spec.name)
-    told += station_registration.of_schedule(places, spec, spec.name)
-    tell(f"{spec.name}: {made.words}{'; in place of its schedule until now' if there else ''}")
-    tell("\n".join([f"each run: {_runs(when, spec)}", *costs]))
+    notices += station_registration.of_schedule(places, spec, spec.name)
+    echo(f"{spec.name}: {made.words}{'; in place of its schedule until now' if replaced else ''}")
+    echo("\n".join([f"each run: {_runs(when, spec)}", *costs]))
     if made.coming:
-        tell(
+        echo(
             f"next: {', '.join(f'{at:%Y-%m-%d %H:%M:%S}' for at in made.coming)}"
             f" ({when.timezone or 'UTC'})"
         )
     if awaited:
-        tell(awaited)
+        echo(awaited)
     if secret is not None:
-        tell(f"hook: POST /hooks/{spec.name} of the station; its secret is in {secret}")
-    for line in told:
-        tell(line)
+        echo(f"hook: POST /hooks/{spec.name} of the station; its secret is in {secret}")
+    for line in notices:
+        echo(line)
     if made.paused:
-        tell(f"it is paused; {places.command('schedules', '', f'--resume {spec.name}')}")
+        echo(f"it is paused; {places.command('schedules', '', f'--resume {spec.name}')}")
     if missing := _who_runs(places):
-        tell(missing)
+        echo(missing)
 
 
 def _check(spec: Spec, places: Places) -> None:
@@ -248,11 +248,11 @@ def _check_files(pattern: str | None) -> str:
     if pattern is None:
         return ""
     try:
-        there = listed(pattern)
+        matches = listed(pattern)
     except (RegrowError, OSError) as error:
         hint = "make what is missing, or correct the address or the credentials"
         raise SpecError("when.files", pattern, f"cannot be listed: {error}", hint) from None
-    return f"nothing is at {pattern} yet; what comes there starts it" if there is None else ""
+    return f"nothing is at {pattern} yet; what comes there starts it" if matches is None else ""
 
 
 def _runs(when: When, spec: Spec) -> str:
@@ -312,10 +312,10 @@ def schedules(
     with deployments.connected(places) as client:
         if pause is not None:
             deployments.pause(client, pause)
-            tell(f"{pause} is paused; {places.command('schedules', '', f'--resume {pause}')}")
+            echo(f"{pause} is paused; {places.command('schedules', '', f'--resume {pause}')}")
         elif resume is not None:
             deployments.resume(client, resume)
-            tell(f"{resume} runs again")
+            echo(f"{resume} runs again")
         elif delete is not None:
             from regrow.infra.prefect import notifications
 
@@ -323,7 +323,7 @@ def schedules(
             notifications.forget(client, delete)
             served.forget(places, delete, schedule=True)
             hooks.forget(places, delete)
-            tell(f"{delete} is deleted; its experiments stay")
+            echo(f"{delete} is deleted; its experiments stay")
         else:
             _list(deployments.listed(client, places.root), places, as_json=as_json)
 
@@ -347,9 +347,9 @@ def _list(found: list[Scheduled], places: Places, *, as_json: bool) -> None:
     elif found:
         plain_console().print(_table(found))
         for line in aside.lines(places, [one.name for one in found]):
-            tell(line)
+            echo(line)
     else:
-        tell(f"no schedules in {places.root}; make one with `regrow schedule FILE`")
+        echo(f"no schedules in {places.root}; make one with `regrow schedule FILE`")
 
 
 def _plain(one: Scheduled) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from regrow.infra.state.agents import living
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.show.live import text
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.show.views import agents as views
 from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
@@ -40,19 +40,19 @@ def show(name: options.Name, state: options.State = None, as_json: options.Json 
     with damage_told_last() as noted:
         read(store, board.apply, board.history, noted)
         history, alive, now = board.history, runs(places, name), time.time()
-        notes_of, stuck = notes.read(store), None if alive else unhealed.told(places).get(name)
+        notes_of, stuck = notes.read(store), None if alive else unhealed.records(places).get(name)
         if as_json:
             found = summaries.show(history, alive=alive, now=now, notes=notes_of)
             print(json.dumps(found if stuck is None else {**found, "unhealed": stuck.why}))
             return
         console = plain_console()
-        told = [] if stuck is None else [unhealed.line(places, name, stuck)]
+        unhealed_lines = [] if stuck is None else [unhealed.line(places, name, stuck)]
         for line in (
             *text.summary(history, places, alive=alive, now=now),
-            *told,
+            *unhealed_lines,
             *text.noted(notes_of),
         ):
-            tell(line)
+            echo(line)
         for part in report(board, now, signs_of(console), console.width, alive=alive):
             console.print(Text("\n").join([Text(), *part]), soft_wrap=True)
         console.print()
@@ -90,13 +90,13 @@ def best(
         if as_json:
             print(json.dumps(view))
         elif view is None:
-            tell(f"no trial of {name} has reported anything yet")
+            echo(f"no trial of {name} has reported anything yet")
         elif schedule:
             for key, written in view.items():
-                tell(f"{key}: {text.pasted(written)}")
+                echo(f"{key}: {text.pasted(written)}")
         else:
             for line in text.best(history, found.places):
-                tell(line)
+                echo(line)
 
 
 def _save_checkpoint(places: Places, name: str, manifest: str, folder: Path) -> None:
@@ -113,9 +113,9 @@ def _save_checkpoint(places: Places, name: str, manifest: str, folder: Path) -> 
 
         parts = torch.export(folder, file)
     except UserError as error:  # PyTorch is not installed, or another program wrote the checkpoint
-        tell(f"{STATE_DICTS} is not written: {error}", error=True)
+        echo(f"{STATE_DICTS} is not written: {error}", error=True)
     else:
-        tell(f"for torch.load: {file} ({', '.join(parts)})", error=True)
+        echo(f"for torch.load: {file} ({', '.join(parts)})", error=True)
 
 
 def agents(name: options.Name, state: options.State = None, as_json: options.Json = False) -> None:
@@ -132,10 +132,10 @@ def agents(name: options.Name, state: options.State = None, as_json: options.Jso
             print(json.dumps(listed))
         elif not listed:
             joins = found.places.command("join", name)
-            tell(f"{name} has no agents; `{joins}` makes this machine one")
+            echo(f"{name} has no agents; `{joins}` makes this machine one")
         else:
             for line in views.line(history, alive=alive):
-                tell(line)
+                echo(line)
             rows = [_agent(one, time.time()) for one in listed]
             shown = [title for title in rows[0] if any(row[title] for row in rows)]
             table = tables.plain_table(*shown, right=("cpus", "gpus"), wraps=True)

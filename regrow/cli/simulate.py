@@ -15,7 +15,7 @@ from regrow.cli.options import option
 from regrow.search.bounds import MOST_TOGETHER
 from regrow.search.durations import on_clock
 from regrow.show.live import text
-from regrow.show.live.terminal import PlainConsole, tell
+from regrow.show.live.terminal import PlainConsole, echo
 from regrow.show.views import summaries
 
 if TYPE_CHECKING:
@@ -142,10 +142,10 @@ def _print(history: History, took: str) -> None:
     """Print what a simulation reached."""
     console = PlainConsole()
     if history.choice.why:
-        tell(history.choice.told())
+        echo(history.choice.told())
     console.print(f"{history.spec.name}: {took}")
     for line in text.standing(history):
-        tell(line)
+        echo(line)
     shown = tables.trials(history, console, most=10)
     shown.caption = f"{more} more: --json" if (more := len(history.trials) - 10) > 0 else None
     console.print(shown)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regrow.search.errors import SpecError
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 
 if TYPE_CHECKING:
     from regrow.search.spec import Spec
@@ -24,7 +24,7 @@ def read(file: Path, trials: int | None = None, *, changes: Sequence[str] | None
     return read_spec(
         file,
         trials=trials,
-        tell=lambda line: tell(f"regrow: {line}", error=True, flush=True),
+        echo=lambda line: echo(f"regrow: {line}", error=True, flush=True),
         changes=set_values(changes or ()),
     )
 

@@ -19,7 +19,7 @@ from regrow.infra.local import s3_server
 from regrow.infra.state import passwords
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
-from regrow.show.live.terminal import PlainConsole, tell
+from regrow.show.live.terminal import PlainConsole, echo
 from regrow.show.live.text import age
 from regrow.tasks.errors import UserError
 
@@ -100,14 +100,14 @@ def down(
     places, place = Places.at(state), s3_server.home(folder)
     server = s3_server.running(place) if s3 else None
     if start.end(places):  # ends the S3 server, too, if it was started with it
-        tell(f"the station of {places.root} has ended")
+        echo(f"the station of {places.root} has ended")
     elif not s3:
-        tell(f"no station runs on {places.root}")
+        echo(f"no station runs on {places.root}")
     if server is not None:
         s3_server.stop(place)
-        tell(f"the S3 server at {server.endpoint} has ended; its data stays in {place}")
+        echo(f"the S3 server at {server.endpoint} has ended; its data stays in {place}")
     elif s3:
-        tell(f"no S3 server of {place} is running")
+        echo(f"no S3 server of {place} is running")
 
 
 def status(state: options.State = None, as_json: options.Json = False) -> None:
@@ -122,7 +122,7 @@ def status(state: options.State = None, as_json: options.Json = False) -> None:
     if as_json:
         print(json.dumps(None if found is None else found.to_json()))
     elif found is None:
-        tell(f"no station runs on {places.root}; `regrow up` starts one")
+        echo(f"no station runs on {places.root}; `regrow up` starts one")
     else:
         _print(places, found)
 
@@ -131,7 +131,7 @@ def _print(places: Places, found: StationStatus) -> None:
     from regrow.apps.station.triggers import aside
 
     now = time.time()
-    tell(f"station of {places.root}, up since {age(now - found.station.since)}")
+    echo(f"station of {places.root}, up since {age(now - found.station.since)}")
     columns = ("part", "state", "process", "up since", "restarts", "memory")
     table = plain_table(*columns, right=("process", "restarts", "memory"), wraps=True)
     table.header_style = "dim"
@@ -146,10 +146,10 @@ def _print(places: Places, found: StationStatus) -> None:
         )
     PlainConsole().print(table)
     for line in found.station.pages(passwords.make(places.services).shown):
-        tell(line)
+        echo(line)
     for served in found.served:
-        for line in told(served, now):
-            tell(line)
+        for line in server_lines(served, now):
+            echo(line)
     for mark, lines in (
         ("next:    ", found.scheduled),
         ("events:  ", aside.lines(places)),
@@ -157,28 +157,28 @@ def _print(places: Places, found: StationStatus) -> None:
         ("runs:    ", found.running),
     ):
         for line in lines:
-            tell(f"{mark}{line}")
+            echo(f"{mark}{line}")
 
 
-def told(served: Serving, now: float) -> Iterator[str]:
+def server_lines(served: Serving, now: float) -> Iterator[str]:
     """Describe a server: its address, its checkpoint, the last refusal, the current problem."""
-    said = served.said
+    status = served.status
     yield (
         f"serves:  {served.name}:"
-        f" {said.url or served.state}{'' if said.main is None else f' {said.main.text}'}"
+        f" {status.url or served.state}{'' if status.main is None else f' {status.main.text}'}"
     )
-    if said.url and said.main is None:
+    if status.url and status.main is None:
         yield "         waits for a checkpoint to serve"
-    if said.canary is not None:
-        yield f"         canary: {said.canary.text}"
-    if said.refused:
-        yield f"         refused {age(now - said.refused_at)} ago: {said.refused}"
-    if said.trouble:
-        yield f"         {said.trouble}; it is tried again"
+    if status.canary is not None:
+        yield f"         canary: {status.canary.text}"
+    if status.refused:
+        yield f"         refused {age(now - status.refused_at)} ago: {status.refused}"
+    if status.trouble:
+        yield f"         {status.trouble}; it is tried again"
 
 
 def _say(line: str) -> None:
-    tell(line, flush=True)
+    echo(line, flush=True)
 
 
 def _written(

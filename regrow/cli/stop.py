@@ -14,7 +14,7 @@ from regrow.infra.state.driver_lock import runs, runs_here
 from regrow.infra.state.experiments import request_stop, withdraw_stop
 from regrow.infra.state.places import Places
 from regrow.search.events import Closed
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store
 
@@ -43,7 +43,7 @@ def stop(
         time.sleep(0.2 if runs_here(places, name) else 2.0)  # on another machine it costs a request
     withdraw_stop(store, request)  # its driver may have ended, or died, before it read the request
     again = places.command("join", name, "--resume") if led else places.command("resume", name)
-    tell(f"{name} is stopped; `{again}` continues")
+    echo(f"{name} is stopped; `{again}` continues")
 
 
 def _is_over(store: Store) -> bool:

@@ -26,7 +26,7 @@ from regrow.search.numbers import columned, readable
 from regrow.search.options import chosen
 from regrow.show.live import text
 from regrow.show.live.grid import signs_of, spark
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.show.views import machine_use, media, summaries
 from regrow.show.views.names import LONGEST, apart
 from regrow.show.views.trial_logs import TrialLogs
@@ -138,7 +138,7 @@ def _again(
     spec = specification_again(places, name, number, free, given)
     if not as_json:
         times = "once" if spec.total == 1 else f"{spec.total} times"
-        tell(f"{spec.name}: the configuration of trial {number} of {name}, {times}")
+        echo(f"{spec.name}: the configuration of trial {number} of {name}, {times}")
     run_session(places, spec.name, spec=spec, as_json=as_json)
 
 
@@ -151,13 +151,13 @@ def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool
         print(json.dumps({**_view(history, found, places), "media": items}))
         return
     for line in _head(history, found, places):
-        tell(line)
+        echo(line)
     if len(values := list(found.values)) > 1:
         between = f"{readable(min(values))} to {readable(max(values))}"
-        tell(f"\n{one_line(history.objective.name)}, steps 1 to {len(values)}, {between}:")
-        tell(f"  {spark(values, CURVE, signs_of(plain_console()))}")
+        echo(f"\n{one_line(history.objective.name)}, steps 1 to {len(values)}, {between}:")
+        echo(f"  {spark(values, CURVE, signs_of(plain_console()))}")
     if found.attempts:
-        tell("attempts:")
+        echo("attempts:")
         table = tables.plain_table("attempt", "steps", "node", "began", "took")
         table.add_column("ended", overflow="fold")
         for one in found.attempts:
@@ -173,17 +173,17 @@ def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool
         ("", _commands(history, found, places)),
     ):
         if lines:
-            tell(title)
+            echo(title)
         for line in lines:
-            tell(line)
+            echo(line)
 
 
 def _one(history: History, number: int) -> TrialRecord:
     if number >= len(history.trials):
-        there = f"it has the trials 0 to {len(history.trials) - 1}"
+        existing = f"it has the trials 0 to {len(history.trials) - 1}"
         raise UserError(
             f"there is no trial {number} in {history.spec.name!r};"
-            f" {there if history.trials else 'it has no trials yet'}"
+            f" {existing if history.trials else 'it has no trials yet'}"
         )
     return history.trials[number]
 
@@ -215,25 +215,25 @@ def _order(
     left = [trial for trial in found if not obeyed(trial, what)]
     if not left:
         so = "over, or about to be" if what == "stop" else f"{done} already"
-        tell(f"nothing to do: {'it is' if len(found) == 1 else 'they are all'} {so}")
+        echo(f"nothing to do: {'it is' if len(found) == 1 else 'they are all'} {so}")
         return
     plain_console().print(tables.trials(history, plain_console(), only=left))
     these = "this trial" if len(left) == 1 else f"these {len(left)} trials"
     alone = f"nothing was {done}: there is no terminal to ask at; say it with --yes"
     if not agreed(f"{what.capitalize()} {these} of {name}?", yes=yes, alone=alone):
-        tell(f"nothing was {done}")
+        echo(f"nothing was {done}")
         return
     numbers = [trial.number for trial in left]
     now = order(places, name, numbers, what)
     which = f"trial{text.ends(len(numbers))} {', '.join(map(str, numbers))} of {name}"
-    tell(f"{which}: {done}")
+    echo(f"{which}: {done}")
     if what == "stop":
         return
     if (view := summaries.best(now)) is not None:
         metric = now.objective.name
-        tell(f"the best is trial {view['trial']}: {metric} {summaries.reached(view)}")
+        echo(f"the best is trial {view['trial']}: {metric} {summaries.reached(view)}")
     if (trouble := tell_notes(places, name)) is not None:
-        tell(trouble)
+        echo(trouble)
 
 
 def _view(history: History, found: TrialRecord, places: Places) -> dict[str, Any]:

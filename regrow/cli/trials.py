@@ -90,4 +90,6 @@ def _table(rows: Rows, places: Places, file: Path | None, *, history: bool, parq
             sys.stdout.buffer.flush()
             return
         destination.put(file, (files.parquet_bytes if parquet else files.csv_bytes)(table))
-    destination.tell(file, f"{file}: {lines} {'steps' if history else 'trials'}, {columns} columns")
+    destination.print_message(
+        file, f"{file}: {lines} {'steps' if history else 'trials'}, {columns} columns"
+    )

@@ -18,7 +18,7 @@ from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import option
 from regrow.search.errors import SpecError
 from regrow.search.events import Ended, Row
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.show.live.text import ends, number, settings
 from regrow.show.views import machine_use
 from regrow.tasks.errors import Interrupted, UserError
@@ -73,7 +73,7 @@ def try_(
         looked_at = check_frameworks(spec)
     except SpecError as wrong:
         raise (wrong if wrong.key.startswith("--") else wrong.at(str(file))) from None
-    tell(f"trial {trial} of {spec.name}: {settings(config) or 'no parameters'}", flush=True)
+    echo(f"trial {trial} of {spec.name}: {settings(config) or 'no parameters'}", flush=True)
     logs = logging.getLogger("regrow.trial")
     logs.addHandler(logging.StreamHandler())
     logs.setLevel(logging.INFO)
@@ -89,7 +89,7 @@ def try_(
                 if restore and one.saved:
                     _go_on(one, printer, rows, spec)
         except KeyboardInterrupt:
-            tell(f"\nended by Ctrl-C after step {one.rows[-1].step if one.rows else 0}")
+            echo(f"\nended by Ctrl-C after step {one.rows[-1].step if one.rows else 0}")
             sys.exit(ExitCode.INTERRUPTED)
 
 
@@ -116,7 +116,7 @@ class _StepPrinter:
         took, self._last = row.t - self._last, row.t
         self.seconds.append(took)
         metrics = "  ".join(f"{name} {number(value)}" for name, value in row.metrics.items())
-        tell(f"step {row.step:<4} {metrics}  ({took:.2f} s){self._comparison(row)}", flush=True)
+        echo(f"step {row.step:<4} {metrics}  ({took:.2f} s){self._comparison(row)}", flush=True)
 
     def _comparison(self, row: Row) -> str:
         if row.step not in self.before:
@@ -149,13 +149,13 @@ def _parse_settings(spec: Spec, texts: list[str]) -> dict[str, Any]:
 def _print_ending(one: OneTrial, ended: Ended, seconds: list[float]) -> None:
     """Print how a run ended, and what it used. Exits unless it succeeded."""
     if ended.message.startswith("BdbQuit"):
-        tell(f"left by the debugger after step {ended.step}")
+        echo(f"left by the debugger after step {ended.step}")
         sys.exit(ExitCode.INTERRUPTED)
     if ended.outcome == "failed":
         sys.stdout.flush()  # so that the trial's output comes first
         if not one.spec.command:  # a command has printed its traceback already
-            tell(ended.trace, end="", error=True)
-        tell(
+            echo(ended.trace, end="", error=True)
+        echo(
             f"regrow: the trial failed after step {ended.step}: {one_line(ended.message)}",
             error=True,
         )
@@ -163,24 +163,24 @@ def _print_ending(one: OneTrial, ended: Ended, seconds: list[float]) -> None:
     each, why = "", f" ({ended.message})" if ended.message else ""
     if len(seconds) > 1:
         each = f", {sum(seconds[1:]) / len(seconds[1:]):.3g} s a step after the first"
-    tell(f"done after {len(one.rows)} step{ends(len(one.rows))}{each}{why}")
+    echo(f"done after {len(one.rows)} step{ends(len(one.rows))}{each}{why}")
     if ended.usage is not None:
-        tell(f"machine use: {machine_use.in_words(ended.usage)}")
+        echo(f"machine use: {machine_use.in_words(ended.usage)}")
 
 
 def _print_checkpoints(one: OneTrial, keep: Path | None) -> None:
     """Print what was saved, and copy the last checkpoint's files into the folder `keep`."""
     if not one.saved:
-        tell("no checkpoint was saved: after a loss such a trial begins anew at step 1")
+        echo("no checkpoint was saved: after a loss such a trial begins anew at step 1")
         return
     last = one.saved[-1]
     with tempfile.TemporaryDirectory(prefix="regrow-try-") as folder:
         files = one.files(last, keep or Path(folder, "checkpoint"))
     names = ", ".join(f"{name} ({size:,} bytes)" for name, size in files[:_MOST_FILES])
     more = f" and {len(files) - _MOST_FILES} more" if len(files) > _MOST_FILES else ""
-    tell(f"checkpoints: {len(one.saved)}, the last at step {last.step}: {names}{more}")
+    echo(f"checkpoints: {len(one.saved)}, the last at step {last.step}: {names}{more}")
     if keep is not None:
-        tell(f"its files are in {keep}")
+        echo(f"its files are in {keep}")
 
 
 def _go_on(one: OneTrial, printer: _StepPrinter, rows: list[Row], spec: Spec) -> None:
@@ -192,10 +192,10 @@ def _go_on(one: OneTrial, printer: _StepPrinter, rows: list[Row], spec: Spec) ->
     most = max(last, origin.step + 1)
     if spec.max_steps is not None:
         most = min(most, spec.max_steps)
-    tell(f"once more from the checkpoint of step {origin.step}, as after a loss:", flush=True)
+    echo(f"once more from the checkpoint of step {origin.step}, as after a loss:", flush=True)
     printer.begin(rows)
     ended = one.run(most, after=origin)
     if ended.outcome == "failed":
         _print_ending(one, ended, [])
     elif not one.rows:
-        tell("its checkpoint was loaded; no step is left to do")
+        echo("its checkpoint was loaded; no step is left to do")

@@ -12,7 +12,7 @@ import typer
 from regrow.cli import options
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import option
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 
 SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """Arguments after the script are passed to it."""
@@ -49,5 +49,5 @@ def tune(
                 station_of=station_of,
             )
     except ScriptFailed as error:
-        tell(error, error=True, end="")
+        echo(error, error=True, end="")
         sys.exit(ExitCode.FAILED)

@@ -22,7 +22,7 @@ from regrow.infra.prefect.settings import refuse_settings
 from regrow.infra.state import passwords
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 from regrow.tasks.process.addresses import redacted
 
 
@@ -46,14 +46,14 @@ def ui(
             places.has(name)
         known, path = passwords.make(places.services), f"/e/{name}" if name is not None else ""
         for line in station.pages(known.link, path=path):
-            tell(line)
+            echo(line)
         if browser:
             _open(places, known.link("page", station.page_url + path))
         return
     from regrow.apps.page.process import page
 
     refuse_settings(places)
-    crash_report.tell_in_background(places)
+    crash_report.deliver_in_background(places)
     history = replay(places.known(name), name) if name is not None else None
     check(places.mlflow_uri, 5.0)
     with (
@@ -80,8 +80,8 @@ def ui(
             )
 
         for server, link in zip(("page:    ", "Prefect: ", "MLflow:  "), links(), strict=True):
-            tell(f"{server}{link}")
-        tell("Each link logs one browser in, once. Ctrl-C ends all", flush=True)
+            echo(f"{server}{link}")
+        echo("Each link logs one browser in, once. Ctrl-C ends all", flush=True)
         if browser:
             _open(places, links()[0])
         ended = threading.Event()

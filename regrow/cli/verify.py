@@ -10,7 +10,7 @@ from regrow.cli.exit_codes import ExitCode
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import placed_events, survey
 from regrow.infra.state.places import Places
-from regrow.show.live.terminal import tell
+from regrow.show.live.terminal import echo
 
 
 def verify(name: options.Name, state: options.State = None) -> None:
@@ -36,20 +36,20 @@ def verify(name: options.Name, state: options.State = None) -> None:
     end = Log.proven(store)
     if result.difference is None:
         kinds = ", ".join(f"{n} {kind}" for kind, n in result.kinds.items())
-        tell(f"{name}: {result.events} events fold without a contradiction ({kinds})")
-        tell(f"{name}: {result.decisions} decisions recomputed, all as recorded")
+        echo(f"{name}: {result.events} events fold without a contradiction ({kinds})")
+        echo(f"{name}: {result.decisions} decisions recomputed, all as recorded")
         if result.history.closed is not None:
             unproved = (
                 "the end of its log cannot be proved: an earlier version closed it, or its driver"
                 " was killed right then"
             )
             proved = f"its log is whole up to segment {end}, with which it was closed"
-            tell(f"{name}: {proved if end else unproved}")
+            echo(f"{name}: {proved if end else unproved}")
         return
     wrong = result.difference
-    tell(f"{name}: event {wrong.position} (segment {at[0]}, line {at[1]}) differs: {wrong.why}")
-    tell(f"  found:    {encode(wrong.found).decode()}")
-    tell(
+    echo(f"{name}: event {wrong.position} (segment {at[0]}, line {at[1]}) differs: {wrong.why}")
+    echo(f"  found:    {encode(wrong.found).decode()}")
+    echo(
         "  expected:"
         f" {encode(wrong.expected).decode() if wrong.expected is not None else 'nothing'}"
     )

@@ -24,7 +24,7 @@ from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.search.spec import NAME
 from regrow.show.live import Viewer, words
-from regrow.show.live.terminal import Events, PlainConsole, only_events, tell
+from regrow.show.live.terminal import Events, PlainConsole, echo, only_events
 from regrow.show.live.text import ending, summary
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Store, Unavailable
@@ -51,7 +51,7 @@ def watch(
     whole log is printed, from its beginning.
     """
     places = Places.at(state)
-    say = partial(tell, error=as_json, flush=True)
+    say = partial(echo, error=as_json, flush=True)
     if (store := _begun(places, name, say, quiet=quiet)) is None:
         return
     try:
@@ -84,7 +84,7 @@ def view(
     Raises UserError if it is removed meanwhile, KeyboardInterrupt on Ctrl-C, and what `runs_it`
     raises.
     """
-    say = partial(tell, error=as_json, flush=True)
+    say = partial(echo, error=as_json, flush=True)
     with only_events() if as_json else nullcontext() as events:
         viewer = Viewer(
             PlainConsole(stderr=as_json),
@@ -113,7 +113,7 @@ def view(
 
 def _begun(places: Places, name: str, say: Callable[[str], None], *, quiet: bool) -> Store | None:
     """Wait for the experiment and return its store; None if the user stops waiting."""
-    told = False
+    announced = False
     try:
         while True:
             try:
@@ -121,9 +121,9 @@ def _begun(places: Places, name: str, say: Callable[[str], None], *, quiet: bool
             except UserError as missing:
                 if not re.match(NAME, name):
                     raise
-                if not told and not quiet:
+                if not announced and not quiet:
                     say(f"{missing}; waiting for it, Ctrl-C ends that")
-                told = True
+                announced = True
             time.sleep(SIGNS_SECONDS[places.storage.metered])
     except KeyboardInterrupt:
         return None
@@ -158,9 +158,9 @@ class _Presence:
             self._returns = running and (self._absent or self._returns)
             self._absent = not running
         if self._absent:
-            said = words.ago(time.time() - history.t_last)
+            last_heard = words.ago(time.time() - history.t_last)
             return (
-                f"interrupted: nobody runs it (last word {said} ago); waiting for"
+                f"interrupted: nobody runs it (last word {last_heard} ago); waiting for"
                 f" {self._places.command('resume', self._name)}"
             )
         return "interrupted: somebody resumes it ..." if self._returns else ""
@@ -180,7 +180,7 @@ def _follow(
                 # Earlier events are shown in the view, not line by line.
                 viewer.skip(segments[-1][0])
             try:
-                viewer.take(segments)
+                viewer.apply(segments)
             except (IllegalMove, msgspec.MsgspecError):
                 fold(store, History().apply)
                 raise

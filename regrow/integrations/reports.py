@@ -25,9 +25,9 @@ def report(
     reported = dict(values)
     if metric is not None:
         if metric not in values:
-            there = ", ".join(values) or "none"
+            names = ", ".join(values) or "none"
             raise ReportError(
-                f"step {trial.at}: there is no {metric!r} among what was measured: {there}"
+                f"step {trial.at}: there is no {metric!r} among what was measured: {names}"
             )
         reported[trial.metric] = values[metric]
     try:
@@ -58,8 +58,8 @@ def restored(trial: Trial, name: str) -> Path | None:
         return None
     path = trial.restored / name
     if not path.exists():
-        there = ", ".join(sorted(file.name for file in trial.restored.iterdir())) or "nothing"
+        files = ", ".join(sorted(file.name for file in trial.restored.iterdir())) or "nothing"
         raise UserError(
-            f"trial {trial.number}: the checkpoint of step {trial.step} has no {name}, but {there}"
+            f"trial {trial.number}: the checkpoint of step {trial.step} has no {name}, but {files}"
         )
     return path

@@ -74,4 +74,4 @@ def run_trial(
             assignment = finished.reply.next
     parts.KEEPER.finish(OUTPUT_SECONDS)
     relay.close()
-    return ExecutionResult(finished=tuple(done), lines=tuple(relay.take()))
+    return ExecutionResult(finished=tuple(done), lines=tuple(relay.drain()))

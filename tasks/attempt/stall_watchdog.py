@@ -57,12 +57,12 @@ class StallWatchdog:
         if shortest is None:
             yield
             return
-        look = partial(self._look, time.monotonic())
+        check = partial(self._check, time.monotonic())
         # its end waits for a check, which ends the process if it is about to
-        with background.every(min(LOOK_SECONDS, shortest / 10), look, name="overdue"):
+        with background.every(min(LOOK_SECONDS, shortest / 10), check, name="overdue"):
             yield
 
-    def _look(self, began: float) -> bool:
+    def _check(self, began: float) -> bool:
         """End the process if it has to be ended; return whether it had to be."""
         limit = self._job.trial_seconds
         ran = self._lease.ran + time.monotonic() - began

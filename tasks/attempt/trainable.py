@@ -315,5 +315,5 @@ def user_code(key: str, value: str) -> Iterator[None]:
         hint = ""
         if isinstance(error, SystemExit):
             hint = 'put what is to run only as a script below `if __name__ == "__main__":`'
-        told = SpecError(key, value, f"cannot be {verb}: {in_a_line(error)}", hint)
-        raise UserCodeError(str(told), user_trace(error)) from error
+        refused = SpecError(key, value, f"cannot be {verb}: {in_a_line(error)}", hint)
+        raise UserCodeError(str(refused), user_trace(error)) from error

@@ -40,7 +40,7 @@ def retry_while_unavailable(
     """
     stop = given_up or threading.Event()
     deadline = time.monotonic() + seconds
-    pause, told = FIRST_SECONDS, False
+    pause, announced = FIRST_SECONDS, False
     while True:
         try:
             result = what()
@@ -48,12 +48,12 @@ def retry_while_unavailable(
             failed(error)
             if stop.is_set() or time.monotonic() >= deadline:
                 raise
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 say(f"the state store is out of reach, waiting for it: {error}")
             stop.wait(random.uniform(pause / 2, pause))  # noqa: S311 - no secret
             pause = min(2 * pause, MOST_SECONDS)
         else:
-            if told:
+            if announced:
                 say("the state store is back")
             return result

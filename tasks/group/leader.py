@@ -80,8 +80,8 @@ class Leader(Group):
 
         """
         own = Hello(rank=0, place=place, devices=devices)
-        self._circle = PeerTable(size, key, own=own, address=address, lease=lease)
-        self._changed = self._circle.changed
+        self._peers = PeerTable(size, key, own=own, address=address, lease=lease)
+        self._changed = self._peers.changed
         self._address, self._run, self._stall, self._mean = address, run, stall, mean
         self._taken = threading.Event()
         """Set once the training knows what ended the attempt."""
@@ -98,7 +98,7 @@ class Leader(Group):
     @property
     def port(self) -> int:
         """Port at which the other ranks connect."""
-        return self._circle.port
+        return self._peers.port
 
     def form(self, announce: Callable[[], object]) -> None:
         """Wait until all ranks have connected. Raises GroupBroken.
@@ -106,10 +106,10 @@ class Leader(Group):
         `announce` tells the other ranks this one's address. It is called repeatedly, as an
         announcement is lost if its receiver is restarted.
         """
-        circle, deadline = self._circle, time.monotonic() + FORM_SECONDS
-        circle.open()
-        while circle.wrong is None and (
-            missing := set(range(1, circle.size)) - {other.rank for other in circle.all()}
+        peers, deadline = self._peers, time.monotonic() + FORM_SECONDS
+        peers.open()
+        while peers.wrong is None and (
+            missing := set(range(1, peers.size)) - {other.rank for other in peers.all()}
         ):
             if time.monotonic() > deadline:
                 raise GroupBroken(
@@ -119,51 +119,51 @@ class Leader(Group):
             announce()
             with self._changed:
                 self._changed.wait_for(
-                    lambda: circle.wrong is not None or len(circle.all()) == circle.size - 1,
+                    lambda: peers.wrong is not None or len(peers.all()) == peers.size - 1,
                     ANNOUNCE_SECONDS,
                 )
         self._check()
-        others = circle.all()
+        others = peers.all()
         own, *welcome = welcomes(
-            [circle.own, *(other.hello for other in others)], address=self._address, run=self._run
+            [peers.own, *(other.hello for other in others)], address=self._address, run=self._run
         )
         self.world, self.variables = own.world, own.variables
-        for other, told in zip(others, welcome, strict=True):
-            circle.say(other, told)
+        for other, welcomed in zip(others, welcome, strict=True):
+            peers.send(other, welcomed)
 
     @property
     def places(self) -> tuple[Place, ...]:
-        return tuple(other.hello.place for other in self._circle.all())
+        return tuple(other.hello.place for other in self._peers.all())
 
     @property
     def usage(self) -> tuple[Usage, ...]:
-        return tuple(other.usage for other in self._circle.all() if other.usage is not None)
+        return tuple(other.usage for other in self._peers.all() if other.usage is not None)
 
     def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:
         """See Group. On each other node one rank fetches the checkpoint, for all ranks there."""
-        circle, fetchers = self._circle, dict[str, Other]()
-        here, there = circle.own.node, "" if folder is None else str(folder)
-        for other in circle.all():
+        peers, fetchers = self._peers, dict[str, Other]()
+        here, path = peers.own.node, "" if folder is None else str(folder)
+        for other in peers.all():
             # Ranks on this node use its folder; on each other node, the first rank fetches.
             if other.hello.node == here or manifest is None:
-                circle.say(other, Begin(step=step, manifest=manifest, folder=there))
+                peers.send(other, Begin(step=step, manifest=manifest, folder=path))
             elif fetchers.setdefault(other.hello.node, other) is other:
-                circle.say(other, Begin(step=step, manifest=manifest))
+                peers.send(other, Begin(step=step, manifest=manifest))
         self._until(lambda: all(other.ready is not None for other in fetchers.values()))
-        for other in circle.all():
+        for other in peers.all():
             # The other ranks of these nodes use the folder that the first one fetched.
             if (fetcher := fetchers.get(other.hello.node, other)) is not other:
-                circle.say(other, Begin(step=step, manifest=manifest, folder=fetcher.ready or ""))
-        self._until(lambda: all(other.ready is not None for other in circle.all()))
+                peers.send(other, Begin(step=step, manifest=manifest, folder=fetcher.ready or ""))
+        self._until(lambda: all(other.ready is not None for other in peers.all()))
         self._training = threading.get_ident()
-        circle.tell(Go())
+        peers.broadcast(Go())
 
     # ---- during training
 
     def gather(self, step: int, metrics: Metrics) -> Metrics:
         self._wait(f"report step {step}")
         found = [metrics]
-        for other in self._circle.all():
+        for other in self._peers.all():
             if not other.reports:
                 self._fail(
                     other, f"ended after step {other.done}, where rank 0 reports step {step}"
@@ -176,38 +176,38 @@ class Leader(Group):
 
     def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
         order = decide()
-        self._circle.tell(Ordered(order))
+        self._peers.broadcast(Ordered(order))
         return order
 
     def finish(self, step: int) -> None:
         self._wait(f"end after step {step}")
-        for other in self._circle.all():
+        for other in self._peers.all():
             if other.reports:
                 at = other.reports[0].step
                 self._fail(other, f"reports step {at}, where rank 0 has ended after step {step}")
 
     def _fail(self, other: Other, message: str) -> None:
         why = f"rank {other.rank} {message}; all ranks report each step"
-        self._circle.blame(RankFailed(Verdict(rank=other.rank, message=why)))
+        self._peers.blame(RankFailed(Verdict(rank=other.rank, message=why)))
         self._check()
 
     def blamed(self) -> RankFailed | GroupBroken | None:
-        wrong = self._circle.blamed()
+        wrong = self._peers.blamed()
         self._taken.set()
         return wrong
 
     def ended_before(self, step: int) -> str:
         gone = [
-            other for other in self._circle.all() if other.done is not None and other.done < step
+            other for other in self._peers.all() if other.done is not None and other.done < step
         ]
         return "; ".join(f"rank {other.rank} had ended after step {other.done}" for other in gone)
 
     def stuck(self, message: str) -> str:
-        others = self._circle.all()
+        others = self._peers.all()
         waiting = [other.rank for other in others if other.waits]
         training = [0, *(other.rank for other in others if not other.waits)]
         for other in others:
-            self._circle.say(other, Stacks(message))
+            self._peers.send(other, Stacks(message))
         time.sleep(STACKS_SECONDS)
         if not waiting:
             return f"{message}: no rank came to its next report"
@@ -217,8 +217,8 @@ class Leader(Group):
     def watched(
         self, notice: Callable[[str, str], None], leave: Leave, silent: Callable[[], float | None]
     ) -> Iterator[None]:
-        self._silent, self._circle.on_beat = silent, self._look
-        self._circle.on_notice(notice)
+        self._silent, self._peers.on_beat = silent, self._check_silence
+        self._peers.on_notice(notice)
         background.start(self._watch, leave, name="watch")
         try:
             yield
@@ -226,44 +226,44 @@ class Leader(Group):
             self._taken.set()
 
     def _watch(self, leave: Leave) -> None:
-        circle = self._circle
+        peers = self._peers
         with self._changed:
-            self._changed.wait_for(lambda: circle.wrong is not None or circle.over.is_set())
-        wrong = circle.wrong
+            self._changed.wait_for(lambda: peers.wrong is not None or peers.over.is_set())
+        wrong = peers.wrong
         seconds = (
             SILENT_SECONDS if isinstance(wrong, GroupBroken) and wrong.silent else LEAVE_SECONDS
         )
-        if wrong is not None and not self._taken.wait(seconds) and not circle.over.is_set():
+        if wrong is not None and not self._taken.wait(seconds) and not peers.over.is_set():
             leave(wrong)
 
     def close(self) -> None:
         """End the group: all is sent and saved, and the other ranks may end."""
-        self._circle.close()
+        self._peers.close()
 
     # ---- the Others port of the checkpoint writer
 
     @property
     def others(self) -> Leader | None:
-        return self if self._circle.size > 1 else None
+        return self if self._peers.size > 1 else None
 
-    def on_trouble(self, told: Callable[[str, str], None]) -> None:
-        self._circle.on_trouble = told
+    def on_trouble(self, notify: Callable[[str, str], None]) -> None:
+        self._peers.on_trouble = notify
 
     def upload(self, step: int) -> None:
-        self._circle.tell(Upload(step))
+        self._peers.broadcast(Upload(step))
 
     def parts(self, step: int) -> list[Part]:
-        circle, others = self._circle, self._circle.all()
+        peers, others = self._peers, self._peers.all()
         with self._changed:
             self._changed.wait_for(
-                lambda: self._given_up or circle.wrong is not None or _have(others, step)
+                lambda: self._given_up or peers.wrong is not None or _have(others, step)
             )
-            if isinstance(circle.wrong, RankFailed):  # work done before the fault counts
+            if isinstance(peers.wrong, RankFailed):  # work done before the fault counts
                 self._changed.wait_for(lambda: self._given_up or _have(others, step), LAST_SECONDS)
-            told = [other.parts.get(step) for other in others]
-            wrong = circle.wrong
+            uploads = [other.parts.get(step) for other in others]
+            wrong = peers.wrong
         found = list[Part]()
-        for other, uploaded in zip(others, told, strict=True):
+        for other, uploaded in zip(others, uploads, strict=True):
             if uploaded is None:
                 if isinstance(wrong, RankFailed):
                     raise GroupBroken(wrong.verdict.rank, wrong.verdict.message)
@@ -276,10 +276,10 @@ class Leader(Group):
         return found
 
     def forget(self, blobs: Sequence[str] | None) -> None:
-        self._circle.tell(Forget(None if blobs is None else list(blobs)))
+        self._peers.broadcast(Forget(None if blobs is None else list(blobs)))
 
     def accuse(self, error: UserError) -> None:
-        self._circle.blame(RankFailed(Verdict(message=str(error))))
+        self._peers.blame(RankFailed(Verdict(message=str(error))))
 
     def give_up(self) -> None:
         with self._changed:
@@ -289,46 +289,46 @@ class Leader(Group):
     # ---- waiting
 
     def _check(self) -> None:
-        if self._circle.wrong is not None:
+        if self._peers.wrong is not None:
             self._taken.set()
-            raise self._circle.wrong
+            raise self._peers.wrong
 
     def _until(self, holds: Callable[[], bool]) -> None:
         """Wait during the beginning, as long as it takes. Raises RankFailed and GroupBroken."""
         with self._changed:
-            self._changed.wait_for(lambda: self._circle.wrong is not None or holds())
+            self._changed.wait_for(lambda: self._peers.wrong is not None or holds())
         self._check()
 
     def _wait(self, what: str) -> None:
         """Wait until all other ranks wait for this one. Raises RankFailed and GroupBroken."""
-        patience, others = self._stall or PATIENCE_SECONDS, self._circle.all()
+        patience, others = self._stall or PATIENCE_SECONDS, self._peers.all()
         with self._changed:
             while True:
-                there = self._changed.wait_for(
-                    lambda: self._circle.wrong is not None or all(other.waits for other in others),
+                complete = self._changed.wait_for(
+                    lambda: self._peers.wrong is not None or all(other.waits for other in others),
                     patience,
                 )
                 late = [other for other in others if not other.waits]
-                if there or not any(other.no_room for other in late):
+                if complete or not any(other.no_room for other in late):
                     break
-        if not there:
+        if not complete:
             message = (
                 f"{_ranks([other.rank for other in late])} did not {what} within"
                 f" {in_words(patience)} after rank 0"
             )
             for other in late:
-                self._circle.say(other, Stacks(message))
+                self._peers.send(other, Stacks(message))
             time.sleep(STACKS_SECONDS)
             self._blame_late(late[0].rank, message, threading.get_ident())
         self._check()
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """End the attempt if all other ranks have waited for this one too long; not while it waits
         for an answer or the store.
         """
         patience, silent = self._stall or PATIENCE_SECONDS, self._silent()
-        others = self._circle.all()
-        if self._training is None or silent is None or self._circle.wrong is not None:
+        others = self._peers.all()
+        if self._training is None or silent is None or self._peers.wrong is not None:
             return
         with self._changed:
             steps = [other.reports[0].step for other in others if other.reports]
@@ -347,7 +347,7 @@ class Leader(Group):
         late = Verdict(rank=rank, message=message)
         if self._stall is not None:
             late = msgspec.structs.replace(late, outcome="lost", cause="stalled")
-        self._circle.blame(RankFailed(late))
+        self._peers.blame(RankFailed(late))
 
 
 def _ranks(numbers: Sequence[int]) -> str:

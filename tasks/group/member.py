@@ -69,7 +69,7 @@ class Member(Ranks):
         """Create the rank; `start` begins listening. `gpus`: whether it has GPUs."""
         self._wire, self._lease, self._leave = wire, lease, leave
         self._changed = threading.Condition()
-        self._told: deque[Message] = deque()
+        self._inbox: deque[Message] = deque()
         self._over = False
         self._training = threading.get_ident()
         self.world = World()
@@ -88,16 +88,16 @@ class Member(Ranks):
     # ---- the Ranks port of its Trial
 
     def gather(self, step: int, metrics: Metrics) -> Metrics:
-        self.say(Reported(step, metrics))
+        self.send(Reported(step, metrics))
         return metrics
 
     def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
-        told = self.next()
-        if isinstance(told, Bye):  # rank 0 has ended meanwhile
+        message = self.next()
+        if isinstance(message, Bye):  # rank 0 has ended meanwhile
             raise TrialEnd
-        assert isinstance(told, Ordered), told
-        self.reply = Reply(reason=told.order.reason)
-        return told.order
+        assert isinstance(message, Ordered), message
+        self.reply = Reply(reason=message.order.reason)
+        return message.order
 
     # ---- Reports: only rank 0 reports to the coordinator
 
@@ -114,7 +114,7 @@ class Member(Ranks):
 
     # ---- sending and receiving
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message to rank 0. If it is gone, the receiving thread ends this process."""
         with suppress(OSError):
             self._wire.send(message)
@@ -125,8 +125,8 @@ class Member(Ranks):
         Waits as long as rank 0 lives; rank 0 itself detects when it is late.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._told)
-            return self._told.popleft()
+            self._changed.wait_for(lambda: self._inbox)
+            return self._inbox.popleft()
 
     def wait(self) -> None:
         """Wait for rank 0's last message."""
@@ -146,14 +146,14 @@ class Member(Ranks):
                     case _:
                         with self._changed:
                             self._over = isinstance(message, Bye)
-                            self._told.append(message)
+                            self._inbox.append(message)
                             self._changed.notify_all()
         if not self._over:
             self._leave()
 
     def _beat(self) -> None:
         while not self._over:
-            self.say(Alive())
+            self.send(Alive())
             self.usage.sample()
             time.sleep(BEAT_SECONDS)
 
@@ -171,7 +171,7 @@ class Parts:
         self._given_up = threading.Event()
         self._jobs: deque[Upload | Forget] = deque()
         self._changed = threading.Condition()
-        member.on_part = self._take
+        member.on_part = self._enqueue
         self._thread = background.start(self._run, name="checkpoints")
 
     @property
@@ -190,7 +190,7 @@ class Parts:
             self._changed.notify_all()
 
     def troubled(self, where: str, why: str) -> None:
-        self._member.say(Trouble(where, why))
+        self._member.send(Trouble(where, why))
 
     def end(self) -> None:
         """Mark that no further snapshots follow."""
@@ -206,7 +206,7 @@ class Parts:
         for folder in self._taken(math.inf):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _take(self, job: Upload | Forget) -> None:
+    def _enqueue(self, job: Upload | Forget) -> None:
         with self._changed:
             self._jobs.append(job)
             self._changed.notify_all()
@@ -241,7 +241,7 @@ class Parts:
                 self._absent.pop(step, "its training has ended"),
             )
         if folder is None:
-            self._member.say(Uploaded(step, why=why))
+            self._member.send(Uploaded(step, why=why))
             return
         trial, attempt = self._lease
 
@@ -262,14 +262,14 @@ class Parts:
                 failed=lambda error: self.troubled("store", error.why),
             )
             part = msgspec.structs.replace(part, traffic=take_traffic(self._store))
-            self._member.say(Uploaded(step, part=part))
+            self._member.send(Uploaded(step, part=part))
             self.troubled("store", "")
         except UserError as error:
-            self._member.say(
+            self._member.send(
                 Uploaded(step, why=one_line(str(error)).removeprefix("checkpoint: "), refused=True)
             )
         except Exception as error:  # noqa: BLE001 - rank 0 handles a missing part, whatever the error
-            self._member.say(Uploaded(step, why=in_a_line(error)))
+            self._member.send(Uploaded(step, why=in_a_line(error)))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -302,7 +302,7 @@ def run_member(
         closing.callback(parts.close)
         node_id = host.place().node_id
         closing.enter_context(
-            host.listen(lambda why, node: member.say(Noticed(why, node_id if node else "")))
+            host.listen(lambda why, node: member.send(Noticed(why, node_id if node else "")))
         )
         try:
             begin = _restored(member, store, scratch / "restored")
@@ -318,9 +318,9 @@ def run_member(
                     ranks=member,
                 )
                 own = recorded(records, job, assignment, trial, scratch)
-                said = _trained(job, store, trial, own, member.usage)
+                ending = _trained(job, store, trial, own, member.usage)
                 parts.end()
-                member.say(said)
+                member.send(ending)
         finally:
             host.end_children()
         member.wait()
@@ -340,13 +340,13 @@ def _restored(member: Member, store: Store, folder: Path) -> Begin | None:
         if found.manifest is None:
             return _unreadable(member, begin, found.skipped[0][1])
         begin = Begin(step=begin.step, manifest=begin.manifest, folder=str(folder))
-    member.say(Ready(begin.folder))
+    member.send(Ready(begin.folder))
     return begin
 
 
 def _unreadable(member: Member, begin: Begin, why: str) -> Begin:
     message = f"rank {member.world.rank}: its checkpoint could not be read: {why}"
-    member.say(Failed(Verdict(rank=member.world.rank, message=message, cause="infrastructure")))
+    member.send(Failed(Verdict(rank=member.world.rank, message=message, cause="infrastructure")))
     return begin
 
 

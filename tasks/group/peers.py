@@ -106,7 +106,7 @@ class PeerTable:
     def close(self) -> None:
         """End the group: all is sent, and the other ranks may end."""
         self.over.set()
-        self.tell(Bye())
+        self.broadcast(Bye())
         with self.changed:
             self.changed.notify_all()
         self.door.close()
@@ -116,22 +116,22 @@ class PeerTable:
         with self.changed:
             return [self._members[rank] for rank in sorted(self._members)]
 
-    def say(self, other: Other, message: Message) -> None:
+    def send(self, other: Other, message: Message) -> None:
         """Send a message to one rank. A lost connection is detected by the thread that receives."""
         with suppress(OSError):
             other.wire.send(message)
 
-    def tell(self, message: Message) -> None:
+    def broadcast(self, message: Message) -> None:
         """Send a message to all ranks."""
         for other in self.all():
-            self.say(other, message)
+            self.send(other, message)
 
     def on_notice(self, notice: Callable[[str, str], None]) -> None:
         """Have `notice(why, node_id)` called for ranks' preemption notices, early ones too."""
         with self.changed:
             self._notice, before = notice, self._noticed
-        for told in before:
-            notice(*told)
+        for early in before:
+            notice(*early)
 
     def blame(self, wrong: RankFailed | GroupBroken) -> None:
         """End the attempt because of `wrong`, unless it ends already."""
@@ -180,7 +180,7 @@ class PeerTable:
         why, silent = f"rank {hello.rank} on {hello.place.node} is gone", False
         try:
             while True:
-                self._take(other, wire.receive())
+                self._receive(other, wire.receive())
         except TimeoutError:
             why, silent = (
                 f"rank {hello.rank} on {hello.place.node} was silent for {in_words(self._lease)}",
@@ -191,10 +191,10 @@ class PeerTable:
         if not self.over.is_set():
             self.blame(GroupBroken(hello.rank, why, silent=silent))
 
-    def _take(self, other: Other, message: Message) -> None:
+    def _receive(self, other: Other, message: Message) -> None:
         match message:
             case Noticed(why=why, node_id=node_id):
-                self._take_notice(why, "" if node_id == self.own.place.node_id else node_id)
+                self._receive_notice(why, "" if node_id == self.own.place.node_id else node_id)
                 return
             case Trouble(where=where, why=why):
                 other.no_room = bool(why) if where == SNAPSHOTS else other.no_room
@@ -221,7 +221,7 @@ class PeerTable:
                     return
             self.changed.notify_all()
 
-    def _take_notice(self, why: str, node_id: str) -> None:
+    def _receive_notice(self, why: str, node_id: str) -> None:
         with self.changed:
             if (notice := self._notice) is None:
                 self._noticed.append((why, node_id))
@@ -231,5 +231,5 @@ class PeerTable:
     def _beat(self) -> None:
         """Send signs of life: ranks on nodes that are cut off end when these stop."""
         while not self.over.wait(BEAT_SECONDS):
-            self.tell(Alive())
+            self.broadcast(Alive())
             self.on_beat()

@@ -63,5 +63,5 @@ def run_rank(
         )
     parts.KEEPER.finish(OUTPUT_SECONDS)
     relay.close()
-    if left := relay.take():
+    if left := relay.drain():
         viewers.show(task_run, left)

@@ -189,7 +189,7 @@ class _Descriptor:
             self._file.close()
             self._file = None
 
-    def take(self, printed: Printed | None) -> None:
+    def read(self, printed: Printed | None) -> None:
         """Read what came since the last call. Unwanted lines are also removed from the disk."""
         if self._file is None:
             return
@@ -215,7 +215,7 @@ class _Descriptor:
 
     def finish(self, printed: Printed) -> None:
         """Read the rest, including an unfinished line."""
-        self.take(printed)
+        self.read(printed)
         for line in [*self._lines.add(self._decoder.decode(b"", final=True)), *self._lines.rest()]:
             printed(self._name, line, time.time())
         self._start()
@@ -253,13 +253,13 @@ class Capture:
                     descriptor.end()
 
     @contextmanager
-    def told(self, printed: Printed) -> Iterator[None]:
+    def passing_to(self, printed: Printed) -> Iterator[None]:
         """Within the block, which lies in `on`, pass an attempt's lines to `printed`."""
         assert self._tees is not None
         _flush()
         with self._reading:
             for descriptor in self._descriptors:
-                descriptor.take(None)
+                descriptor.read(None)
             self._printed = printed
         for tee in self._tees:
             tee.printed = printed
@@ -278,7 +278,7 @@ class Capture:
         """Read what arrived through the descriptors."""
         with self._reading:
             for descriptor in self._descriptors:
-                descriptor.take(self._printed)
+                descriptor.read(self._printed)
 
 
 def _flush() -> None:
@@ -354,7 +354,7 @@ def kept_output(
         output.add(line)
 
     try:
-        with CAPTURE.told(printed), forward_records(logged):
+        with CAPTURE.passing_to(printed), forward_records(logged):
             yield
     finally:
         KEEPER.close(output)

@@ -41,8 +41,8 @@ class LogRelay:
     """Passes on the lines of one task run: a thread calls `send` with the lines of a second at a
     time.
 
-    What is left when the run ends is returned by `take` and travels with the result. A forked child
-    passes nothing on.
+    What is left when the run ends is returned by `drain` and travels with the result. A forked
+    child passes nothing on.
     """
 
     def __init__(self, send: Callable[[list[LogLine]], None]) -> None:
@@ -70,15 +70,15 @@ class LogRelay:
             if self._thread is None:
                 self._thread = background.start(self._run, name="log-relay")
 
-    def take(self) -> list[LogLine]:
+    def drain(self) -> list[LogLine]:
         """Remove and return the lines that were not passed on yet."""
         with self._lock:
             lines, self._lines = self._lines, []
             skipped, self._skipped = self._skipped, 0
         if skipped:
-            told = f"... and {skipped:,} more lines, which `regrow logs` shows"
+            text = f"... and {skipped:,} more lines, which `regrow logs` shows"
             last = lines[-1].t if lines else 0.0
-            lines.append(LogLine(source="regrow", level=logging.INFO, text=told, t=last))
+            lines.append(LogLine(source="regrow", level=logging.INFO, text=text, t=last))
         return lines
 
     def close(self) -> None:
@@ -87,18 +87,18 @@ class LogRelay:
 
     def _run(self) -> None:
         while not self._done.wait(RELAY_SECONDS):
-            if lines := self.take():
+            if lines := self.drain():
                 self._send(lines)
 
 
 @contextmanager
 def forward_records(
-    tell: Callable[[logging.LogRecord, str], None],
+    forward: Callable[[logging.LogRecord, str], None],
 ) -> Iterator[None]:
-    """Within the block, call `tell` with each record logged at LEVEL or above, and its text
+    """Within the block, call `forward` with each record logged at LEVEL or above, and its text
     including tracebacks. The root logger's level is lowered to LEVEL meanwhile.
     """
-    handler = _TellingHandler(tell)
+    handler = _ForwardingHandler(forward)
     renewed(handler)
     root = logging.getLogger()
     before = root.level
@@ -113,19 +113,19 @@ def forward_records(
             root.setLevel(before)
 
 
-class _TellingHandler(logging.Handler):
+class _ForwardingHandler(logging.Handler):
     """Handler that passes records on immediately."""
 
-    def __init__(self, tell: Callable[[logging.LogRecord, str], None]) -> None:
+    def __init__(self, forward: Callable[[logging.LogRecord, str], None]) -> None:
         super().__init__(LEVEL)
-        self._tell = tell
+        self._forward = forward
         self.setFormatter(logging.Formatter("%(message)s"))
 
     def renew(self) -> None:
         """Reset in a forked child, which cannot pass records on: what the user's handlers do not
         take goes to stderr, which the parent reads.
         """
-        self._tell = self._print
+        self._forward = self._print
 
     def _print(self, record: logging.LogRecord, text: str) -> None:
         if not any(
@@ -138,7 +138,7 @@ class _TellingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if not _is_carriers(record.name):
             try:
-                self._tell(record, self.format(record))
+                self._forward(record, self.format(record))
             except Exception:  # noqa: BLE001 - required of every handler: arguments may not match the message
                 self.handleError(record)
 
@@ -150,8 +150,10 @@ def is_taken(record: logging.LogRecord) -> bool:
         if not logger.propagate:
             return False
         logger = logger.parent
-    there = any(isinstance(handler, _TellingHandler) for handler in logging.getLogger().handlers)
-    return there and record.levelno >= LEVEL and not _is_carriers(record.name)
+    forwards = any(
+        isinstance(handler, _ForwardingHandler) for handler in logging.getLogger().handlers
+    )
+    return forwards and record.levelno >= LEVEL and not _is_carriers(record.name)
 
 
 def _is_carriers(name: str) -> bool:

@@ -318,10 +318,10 @@ class Host(Protocol):
         """End all processes started by this one, and their descendants."""
         ...
 
-    def listen(self, tell: Callable[[str, bool], None]) -> AbstractContextManager[object]:
+    def listen(self, notify: Callable[[str, bool], None]) -> AbstractContextManager[object]:
         """Deliver preemption notices within the block.
 
-        `tell(why, node)` is called, from any thread, when this process (node=False) or the whole
+        `notify(why, node)` is called, from any thread, when this process (node=False) or the whole
         node (node=True) is about to go away.
         """
         ...

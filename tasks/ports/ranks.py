@@ -106,8 +106,8 @@ class GroupBroken(BaseException):
 
     def elsewhere(self, own: Place, others: Sequence[Place]) -> str:
         """Return the rank's node ID if it is not `own`, else "". `others`: from rank 1 on."""
-        there = dict(enumerate(others, 1)).get(self.rank, own)
-        return there.node_id if there.node_id != own.node_id else ""
+        place = dict(enumerate(others, 1)).get(self.rank, own)
+        return place.node_id if place.node_id != own.node_id else ""
 
 
 class PartMissing(RegrowError):
@@ -202,8 +202,8 @@ class Others(Protocol):
         """Stop waiting for parts."""
         ...
 
-    def on_trouble(self, told: Callable[[str, str], None]) -> None:
-        """Have `told(where, why)` called when parts cannot be saved ("": they can again)."""
+    def on_trouble(self, notify: Callable[[str, str], None]) -> None:
+        """Have `notify(where, why)` called when parts cannot be saved ("": they can again)."""
         ...
 
 

@@ -46,6 +46,6 @@ def is_full(error: BaseException) -> bool:
     return False
 
 
-def told_full(lines: Iterable[str]) -> bool:
-    """Return whether a program's last lines say so."""
+def reports_full_gpu(lines: Iterable[str]) -> bool:
+    """Return whether a program's last lines report that a GPU's memory is full."""
     return any(_LINE.search(line) for line in lines)

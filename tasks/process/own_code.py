@@ -31,7 +31,7 @@ INSTALL = "regrow.tasks.process.own_code.install"
 """Function that workers call at their start."""
 
 
-def told(trainable: str, folder: str | None) -> dict[str, str]:
+def variables(trainable: str, folder: str | None) -> dict[str, str]:
     """Return the variable for a trainable's path and folder (None: where workers start)."""
     return {CODE: json.dumps([trainable, folder])}
 

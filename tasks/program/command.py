@@ -94,7 +94,7 @@ def run_command(job: Job, trial: Trial) -> None:
 
 def environment(job: Job, trial: Trial, scratch: Path) -> dict[str, str]:
     """Return the variables that describe the trial to a program, or to its command."""
-    told = {
+    variables = {
         "TRIAL": str(trial.number),
         "ATTEMPT": str(trial.attempt),
         "SEED": str(trial.seed),
@@ -109,7 +109,7 @@ def environment(job: Job, trial: Trial, scratch: Path) -> dict[str, str]:
         "REPORT": "" if job.report is None else str(scratch / job.report),
         "EVENT": "" if trial.event is None else str(scratch / "event.json"),
     }
-    return {f"REGROW_{name}": value for name, value in told.items()} | {
+    return {f"REGROW_{name}": value for name, value in variables.items()} | {
         "REGROW_CONFIG": json.dumps(trial.config)
     }
 
@@ -196,9 +196,9 @@ class _Program:
         while self._pipes:
             for key, _ in self._ready.select(LOOK_SECONDS):
                 key.data()
-            self._look()
+            self._poll()
         self._process.wait()
-        self._look(final=True)
+        self._poll(final=True)
 
     def close(self) -> None:
         """Kill what is left of the program."""
@@ -243,17 +243,17 @@ class _Program:
         cause: Cause = "error"
         last = next((line for line in reversed(tail) if line.strip()), "it said nothing")
         message = one_line(f"{name} exited with {code}: {last}")
-        if gpu_memory.told_full(tail):
+        if gpu_memory.reports_full_gpu(tail):
             cause, message = "oom", f"{message}{gpu_memory.FULL}"
         raise CommandFailed(message, cause, trace)
 
-    def _listen(self, pipe: Any, tell: Callable[[str, bool], None]) -> None:
+    def _listen(self, pipe: Any, receive: Callable[[str, bool], None]) -> None:
         os.set_blocking(pipe.fileno(), False)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
         def read() -> None:
             data = os.read(pipe.fileno(), _READ_BYTES)
-            tell(decoder.decode(data, final=not data), not data)
+            receive(decoder.decode(data, final=not data), not data)
             if not data:
                 self._ready.unregister(pipe)
                 pipe.close()
@@ -288,7 +288,7 @@ class _Program:
         self._err_tail += [line.rstrip("\r").rpartition("\r")[2] for line in lines]
         self._err_rest = self._err_rest[-_MOST_LINE:]
 
-    def _look(self, *, final: bool = False) -> None:
+    def _poll(self, *, final: bool = False) -> None:
         """Poll the report file, and whether the attempt has to end."""
         if self._file is not None:
             reports = [
@@ -364,13 +364,13 @@ class _Program:
                 line = bytes(buffer[:end])
                 del buffer[: end + 1]
                 # Not by msgspec, which refuses a metric that is NaN.
-                said = json.loads(line)
-                if isinstance(said, list) and said[0] == "exact":
-                    self._trial.keep_exactly(said[-1])
-                elif isinstance(said, list):
-                    self._log_media(said[-1])
+                message = json.loads(line)
+                if isinstance(message, list) and message[0] == "exact":
+                    self._trial.keep_exactly(message[-1])
+                elif isinstance(message, list):
+                    self._log_media(message[-1])
                 else:
-                    self._report(said, saved=True)
+                    self._report(message, saved=True)
                 with suppress(OSError):
                     connection.sendall(b"ok\n")
 

@@ -30,9 +30,9 @@ def main(grace: float, command: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     # orphans of the program become this process's children, and are found
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    ended, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.set_wakeup_fd(tell)
+    ended, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     me, program = os.getpid(), os.fork()
     if program == 0:

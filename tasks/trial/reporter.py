@@ -82,7 +82,7 @@ class Reporter:
         """Node of another rank that stopped responding; included in every message from then on."""
         self._training: int | None = None
         self._waiting = False
-        self._said = time.monotonic()
+        self._last_sign = time.monotonic()
         self._pace = 0.0
         self.step = 0
         """Last step that was reported or restored."""
@@ -104,11 +104,11 @@ class Reporter:
 
     def begin(self) -> None:
         """Mark the calling thread as the training thread; `silent` counts from now."""
-        self._said, self._training = time.monotonic(), threading.get_ident()
+        self._last_sign, self._training = time.monotonic(), threading.get_ident()
 
     def silent(self) -> float | None:
         """Return the seconds since the last report; None while the training waits for an answer."""
-        return None if self._waiting else time.monotonic() - self._said
+        return None if self._waiting else time.monotonic() - self._last_sign
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
@@ -120,14 +120,14 @@ class Reporter:
         try:
             yield
         finally:
-            self._said, self._waiting = time.monotonic(), False
+            self._last_sign, self._waiting = time.monotonic(), False
 
     def add(self, row: Row, exact: dict[str, Any] | None = None) -> None:
         """Add a row; it is sent with the next message. `exact`: see Reported."""
         if exact is not None:
             self._exact[row.step] = exact
         self._rows.append(row)
-        self.step, self._said = row.step, time.monotonic()
+        self.step, self._last_sign = row.step, time.monotonic()
         if len(self._rows) * (1 + len(row.metrics)) >= MOST_NUMBERS:
             self.flush()
 
@@ -191,11 +191,11 @@ class Reporter:
         self.hurry()
 
     def _obey(self, reply: Reply) -> None:
-        told = self.reply
+        earlier = self.reply
         # When all processes have to end, a trial's process may get its own notice before the
         # explanation.
-        explained = told.process and reply.leaving and not reply.process
-        if told.reason == "" or _WEIGHT[reply.reason] > _WEIGHT[told.reason] or explained:
+        explained = earlier.process and reply.leaving and not reply.process
+        if earlier.reason == "" or _WEIGHT[reply.reason] > _WEIGHT[earlier.reason] or explained:
             self.reply = reply
 
     def flush(
@@ -228,9 +228,9 @@ class Reporter:
                 drops += [reply] if reply.drop else []
                 if not left or reply.reason == "fenced":
                     break
-        for told in drops:
+        for answer in drops:
             if self.on_drop is not None:
-                self.on_drop(told.drop, told.keep)
+                self.on_drop(answer.drop, answer.keep)
         return reply
 
     def _some_rows(self, most: int) -> tuple[Row, ...]:

@@ -41,17 +41,17 @@ class UsageMeter:
         """Take a sample if one is due."""
         with self._lock:
             if self.tally is not None and time.monotonic() >= self.tally.due:
-                self._take(self.tally)
+                self._measure(self.tally)
 
     def summary(self) -> Usage | None:
         """Take the last sample and return the summary; None if nothing was measured."""
         with self._lock:
             if self.tally is None or time.monotonic() < self.tally.shortest:
                 return None
-            self._take(self.tally)
+            self._measure(self.tally)
             return self.tally.summary()
 
-    def _take(self, tally: Tally) -> None:
+    def _measure(self, tally: Tally) -> None:
         began = time.thread_time()
         if (found := read()) is None:
             return

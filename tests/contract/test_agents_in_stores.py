@@ -85,7 +85,7 @@ def test_of_agents_that_claim_at_once_one_leads_and_the_others_see_it(store: Sto
 
     def claim(name: str) -> int | None:
         agents = Agents(store)
-        agents.look()
+        agents.refresh()
         start.wait()
         return agents.claimed(term(name))
 
@@ -93,7 +93,7 @@ def test_of_agents_that_claim_at_once_one_leads_and_the_others_see_it(store: Sto
         claimed = list(pool.map(claim, names))
     (winner,) = [name for name, number in zip(names, claimed, strict=True) if number == 1]
     seen = Agents(store)
-    seen.look()
+    seen.refresh()
     assert (seen.term, seen.claim, seen.head, seen.over) == (1, term(winner), None, None)
 
 
@@ -110,7 +110,7 @@ def test_a_leader_is_lost_once_it_was_silent_for_the_lease_by_the_clock_of_who_l
         if sign is not None:
             store.create(f"agents/term/00000001.alive-{sign}", b"")
         reach.away = False
-        seen.look()
+        seen.refresh()
         assert seen.leader is not None
         return seen.leader.lost
 
@@ -126,7 +126,7 @@ def test_a_leader_is_lost_once_it_was_silent_for_the_lease_by_the_clock_of_who_l
     reach.away = True
     clock.now += 60
     with pytest.raises(Unavailable):
-        seen.look()
+        seen.refresh()
     assert not look(60), "nobody could be heard, nor give a sign"
     assert look(2)
 
@@ -137,19 +137,19 @@ def test_who_is_there_and_why_others_left(store: Store) -> None:
     first, second = Agents(store), Agents(store)
     with first.present(member("a", joined=2.0)) as because:
         with second.present(member("b", joined=1.0)):
-            seen.look()
+            seen.refresh()
             assert [one.id for one in seen.living()] == ["b", "a"]
-        seen.look()
+        seen.refresh()
         assert [one.id for one in seen.living()] == ["a"]
         assert (found := seen.left("b")) is not None
         assert found.why == "it ended"
         because("its time ended")
-    seen.look()
+    seen.refresh()
     assert seen.living() == []
     assert (found := seen.left("a")) is not None
     assert found.why == "its time ended"
     clock.now += FORGET_SECONDS + 1
-    seen.look()
+    seen.refresh()
     seen.forget_lost()
     assert store.list("agents/") == []
 
@@ -158,10 +158,10 @@ def test_an_agent_that_was_forgotten_while_it_was_away_is_there_again(store: Sto
     one, leader = Agents(store), Agents(store)
     with one.present(member("a")):
         store.delete(store.list("agents/member/"))
-        leader.look()
+        leader.refresh()
         assert leader.living() == []
-        one.look()
-        leader.look()
+        one.refresh()
+        leader.refresh()
         assert leader.living() == [member("a")]
 
 
@@ -171,15 +171,15 @@ def test_a_new_leader_forgets_the_terms_before_it_and_their_tokens(store: Store)
     assert agents.claimed(term("a")) == 1
     with agents.leading(1) as end:
         agents.publish(1, head)
-        agents.look()
+        agents.refresh()
         assert (agents.head, agents.over) == (head, None)
         end(Over(why="it left"))
         end(Over(why="it was already over"))
-    agents.look()
+    agents.refresh()
     assert agents.over == Over(why="it left")
     assert agents.claimed(term("b")) == 2
     with agents.leading(2):
-        agents.look()
+        agents.refresh()
         assert (agents.term, agents.claim, agents.head) == (2, term("b"), None)
         assert not [key for key in store.list("agents/term/") if key < "agents/term/00000002"]
 

@@ -64,29 +64,29 @@ class StillLeader(Leader):
 
     def _uploads(self, step: int) -> None:
         super().upload(step)
-        circle = self._circle
+        peers = self._peers
         with self._changed:
             assert self._changed.wait_for(
                 lambda: (
                     self._given_up
-                    or circle.wrong is not None
-                    or all(step in other.parts for other in circle.all())
+                    or peers.wrong is not None
+                    or all(step in other.parts for other in peers.all())
                 ),
                 WAIT,
             ), f"nobody says what became of the parts of step {step}"
 
     def noticed(self) -> bool:
         """Waits until it knows that a rank is gone; False if it does not notice."""
-        circle = self._circle
+        peers = self._peers
         with self._changed:
             return self._changed.wait_for(
-                lambda: circle.wrong is not None or circle.over.is_set(), WAIT
+                lambda: peers.wrong is not None or peers.over.is_set(), WAIT
             )
 
     def hang_up(self) -> None:
         """Its process is gone, as the others see it."""
-        self._circle.door.close()
-        for other in self._circle.all():
+        self._peers.door.close()
+        for other in self._peers.all():
             other.wire.close()
 
 
@@ -143,7 +143,7 @@ class Rank:
         if (member := self._member) is not None:
             with member._changed:
                 member._over = True
-                member._told.append(Bye())
+                member._inbox.append(Bye())
                 member._changed.notify_all()
         if not self.left:
             self._together.miss()

@@ -90,9 +90,9 @@ def record(uri: str, name: str, log: list[Batch], die: tuple[int, str] | None = 
             if die == (place, PHASES[0]):
                 raise Died
             if die == (place, PHASES[1]):
-                sink.write(runs.take(), before)
+                sink.write(runs.drain(), before)
                 raise Died
-            sink.write(runs.take(), last)
+            sink.write(runs.drain(), last)
             before = last
             if die == (place, PHASES[2]):
                 raise Died

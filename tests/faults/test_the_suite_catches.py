@@ -169,7 +169,7 @@ def commits_what_is_left_of_a_group() -> AbstractContextManager[object]:
         except GroupBroken:
             return [
                 part.part
-                for other in self._circle.all()
+                for other in self._peers.all()
                 if (part := other.parts.get(step)) and part.part
             ]
 
@@ -189,7 +189,7 @@ def trains_on_although_rank_0_is_gone() -> AbstractContextManager[object]:
         hear(self)
         if not self._over:
             with self._changed:
-                self._over, self._told = True, Forever([Ordered(RankCommand())])
+                self._over, self._inbox = True, Forever([Ordered(RankCommand())])
                 self._changed.notify_all()
 
     return patch.object(Member, "_hear", wrongly)

@@ -127,7 +127,7 @@ class Fleet:
     def leader(self, name: str, after: int = 0) -> tuple[int, Agent] | None:
         """The newest term's number, if it is later than `after`, and its leader, if that runs."""
         seen = Agents(self.desk.places.store(name))
-        seen.look()
+        seen.refresh()
         if seen.term <= after or not isinstance(claim := seen.claim, Term):
             return None
         member = seen.member(claim.agent)

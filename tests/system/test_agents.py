@@ -176,7 +176,7 @@ def test_a_leader_that_is_stopped_and_continues_does_no_harm_and_works_for_the_n
 def test_an_agent_of_another_version_is_refused(site: Fleet) -> None:
     site.desk.write("other", trials=1, **SPEC)
     agents = Agents(site.desk.places.store("other"))
-    agents.look()
+    agents.refresh()
     number = agents.claimed(Term(agent="theirs", host="theirs", t=0.0))
     assert number == 1
     with agents.leading(number):

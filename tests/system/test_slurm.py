@@ -98,7 +98,7 @@ class Field:
 
     def agents(self, name: str) -> Agents:
         found = Agents(self.places.store(name))
-        found.look()
+        found.refresh()
         return found
 
     def leaders_node(self, name: str) -> str:

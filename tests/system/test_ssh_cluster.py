@@ -174,7 +174,7 @@ class Field:
         found = Agents(Places.at(self.state).store(name))
 
         def host() -> Host | None:
-            found.look()
+            found.refresh()
             claim = found.claim
             named = [one for one in self.cluster if claim is not None and one.name == claim.host]
             return named[0] if named else None

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from regrow.apps.serving.status import State
+from regrow.apps.serving.status import ServerStatus
 from regrow.apps.station.state import Serving
 from regrow.flows import crash_report
 from regrow.flows.recording.catch_up import is_recorded
@@ -425,9 +425,9 @@ def test_what_down_interrupts_goes_on_with_the_next_station(desk: Desk) -> None:
 def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk: Desk) -> None:
     port, root = free_port("127.0.0.1"), desk.folder / ".regrow"
 
-    def said(enough: Callable[[Serving], object], what: str) -> State:
+    def said(enough: Callable[[Serving], object], what: str) -> ServerStatus:
         return wait_for(
-            lambda: one.said if (one := standing(Places.at(str(root)))) and enough(one) else None,
+            lambda: one.status if (one := standing(Places.at(str(root)))) and enough(one) else None,
             what,
         )
 
@@ -443,11 +443,11 @@ def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk:
             in told
         )
         said(
-            lambda one: f"serve.port: {port} cannot be had" in one.said.trouble,
+            lambda one: f"serve.port: {port} cannot be had" in one.status.trouble,
             "nobody says that the port is taken",
         )
     said(
-        lambda one: one.state == "waiting" and not one.said.trouble,
+        lambda one: one.state == "waiting" and not one.status.trouble,
         "it does not take the port that is free",
     )
 
@@ -460,7 +460,7 @@ def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk:
     Kept(LocalStore(root / "night-2999-01-01T02"), name="night-2999-01-01T02").best(0.9, level=0.9)
     wait_for(lambda: answers(port, desk.places) == 1.8, "the better one was not rolled out")
     Kept(LocalStore(root / "night-2999-01-02T02"), name="night-2999-01-02T02").best(0.3, level=0.3)
-    found = said(lambda one: one.said.refused, "nothing was refused")
+    found = said(lambda one: one.status.refused, "nothing was refused")
     assert (
         found.refused == "night-2999-01-02T02: trial 0, step 1, score 0.3 does not meet score > 0.5"
     )

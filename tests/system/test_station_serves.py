@@ -115,14 +115,14 @@ def test_an_experiment_in_a_bucket_is_served_by_its_own_name_with_a_canary(
     assert "serve: with `regrow up`, a station serves night" in run(1, serve=serve)
     desk.run("up")
     port = wait_for(
-        lambda: one.said.port if (one := standing(places)) and one.state == "serving" else None,
+        lambda: one.status.port if (one := standing(places)) and one.state == "serving" else None,
         "it is not served",
     )
     assert answers(port, places) == 1.2
     (desk.folder / "level.txt").write_text("0.9")
     desk.run("resume", "night", "--trials", 2)
     wait_for(
-        lambda: (one := standing(places)) and one.said.main and one.said.main.value == 0.9,
+        lambda: (one := standing(places)) and one.status.main and one.status.main.value == 0.9,
         "it is not rolled out",
     )
     assert answers(port, places) == 1.8

@@ -313,7 +313,7 @@ def test_events_that_come_late_or_in_crowds_are_found_once_also_by_another_watch
         deadline = time.monotonic() + SECONDS
         # the server stores them a moment later
         while len(ids) < count and time.monotonic() < deadline:
-            step = trigger.look(dict(cursor))
+            step = trigger.poll(dict(cursor))
             for key in step.drop if step else ():
                 del cursor[key]
             cursor.update(step.put if step else {})

@@ -74,7 +74,7 @@ class Rank:
         self.left.set()
         with self.member._changed:
             self.member._over = True
-            self.member._told.append(Bye())
+            self.member._inbox.append(Bye())
             self.member._changed.notify_all()
 
 

@@ -18,7 +18,7 @@ from ray._private.runtime_env.packaging import create_package
 
 from regrow.cli.options import take_along
 from regrow.infra.clusters import project
-from regrow.infra.machine.confidential import INCLUDE, confidential, excludes, told
+from regrow.infra.machine.confidential import INCLUDE, confidential, excludes, warning
 
 PRIVATE = [
     ".aws/",
@@ -83,7 +83,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_keys_and_passwords_are_left_out_and_code_is_not(folder: Path) -> None:
     assert confidential(folder) == sorted(PRIVATE)
-    assert told(confidential(folder)).startswith(
+    assert warning(confidential(folder)).startswith(
         "not sent, as they may hold keys or passwords, or cannot be read: .SSH/, .aws/, .env,"
     )
 

@@ -134,7 +134,7 @@ def test_mlflow_has_it_as_a_metric_and_as_tags() -> None:
     runs = Runs(lambda _: (), lambda key: key)
     for event in events():
         runs.apply(event)
-    parent, trial = runs.take()
+    parent, trial = runs.drain()
     for run in (parent, trial):
         assert [value for name, value, *_ in run.metrics if name == "regrow.cost"] == [1.0, 5.0]
     assert (

@@ -173,7 +173,7 @@ def test_a_file_system_without_locks_is_named_where_one_is_taken(
         UserError,
         match=rf"^{tmp_path} is on a file system without locks \(flock: {os.strerror(number)}\).*--state",
     ):
-        locks.take(file)
+        locks.acquire(file)
     assert not locks.is_held(file), "a state that is only looked at needs none"
     error = locks.NoLocks(str(file), "why")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from regrow.search.history import History
 from regrow.show.figures import KINDS, figure, learning_curves
-from regrow.show.figures.look import SYMBOLS
+from regrow.show.figures.style import SYMBOLS
 from regrow.show.report import pictures
 from tests.unit.figured import KINDS_OF_HISTORIES, made_by, run, score
 from tests.unit.told import rows_of

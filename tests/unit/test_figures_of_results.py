@@ -15,12 +15,12 @@ from regrow.show.figures import (
     best_trial,
     importances,
     learning_curves,
-    look,
     optimization_history,
     parallel_coordinates,
     pareto_front,
     series,
     slices,
+    style,
 )
 from regrow.show.views import summaries
 from tests.unit.figured import ASHA, SPEC, TWO, lines, made_by, metrics, run, traces
@@ -108,7 +108,7 @@ def test_learning_curves_are_the_values_by_step_by_outcome(histories: dict[str, 
         outcome = trace.legendgroup
         for number in here:
             assert outcome == "best" or history.trials[number].state.value == outcome
-            assert trace.line.color == (look.BEST if outcome == "best" else look.COLOURS[outcome])
+            assert trace.line.color == (style.BEST if outcome == "best" else style.COLOURS[outcome])
         drawn |= here
     expected = {t.number: list(enumerate(t.values, start=1)) for t in history.trials}
     assert drawn.keys() == expected.keys()

@@ -398,7 +398,7 @@ def test_rank_0_that_hangs_is_named(
         for step in trial.steps():
             if step == 3 and trial.world.rank == 0:
                 assert group.leader is not None
-                while group.leader._circle.wrong is None:
+                while group.leader._peers.wrong is None:
                     time.sleep(0.01)
             trial.report({"score": step})
 

@@ -19,7 +19,7 @@ def fall_silent(group: Grouping) -> None:
     """Nothing of rank 1 is heard any more."""
     member = group.ranks[1].member
     assert member is not None
-    member.say = lambda message: None  # type: ignore[method-assign]  # it vanishes
+    member.send = lambda message: None  # type: ignore[method-assign]  # it vanishes
 
 
 def avoided(office: Office) -> tuple[str, ...]:

@@ -497,7 +497,7 @@ def test_workers_load_nothing_of_prefect() -> None:
             "a room above",
         ),
         (
-            "regrow.show.figures.look",
+            "regrow.show.figures.style",
             "def f():\n    from regrow.show.report.table import rows",
             "a room above",
         ),

@@ -29,9 +29,9 @@ def test_where_there_is_no_terminal_lines_are_printed_once() -> None:
     found = segments(simulated("fifo", most=None).events)
     out = io.StringIO()
     viewer = Viewer(Console(file=out, width=80, highlight=False))
-    viewer.take(found[:3])
+    viewer.apply(found[:3])
     viewer.restart()  # the cluster was lost: another coordinator tells the log from its beginning
-    viewer.take(found)
+    viewer.apply(found)
     printed = out.getvalue().splitlines()
     ends = [
         line
@@ -56,7 +56,7 @@ def test_what_earlier_sessions_did_is_not_told_again() -> None:
     rest = [(n + len(first), lines) for n, lines in segments(again.events[count:])]
     out = io.StringIO()
     viewer = Viewer(Console(file=out, width=80, highlight=False))
-    viewer.take([*first, *rest])
+    viewer.apply([*first, *rest])
     assert len(re.findall(r"^\[", out.getvalue(), re.MULTILINE)) == 40 - before
 
 
@@ -76,10 +76,10 @@ def test_of_a_long_log_that_comes_in_parts_the_newest_session_is_told(
     # there is more behind each of these
     monkeypatch.setattr("regrow.infra.log.log.ANSWER_BYTES", 1)
     for segment in found[:-1]:
-        viewer.take([segment])
+        viewer.apply([segment])
         assert not out.getvalue(), "nobody knows yet which session is the newest"
     monkeypatch.undo()
-    viewer.take(found[-1:])
+    viewer.apply(found[-1:])
     assert len(re.findall(r"^\[", out.getvalue(), re.MULTILINE)) == again.history.ended - before > 0
 
 
@@ -88,7 +88,7 @@ def test_progress_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     viewer = Viewer(Console(file=out, width=80, highlight=False))
     found = segments(simulated("fifo", most=900, lose=False).events)
     viewer.skip(found[-1][0])
-    viewer.take(found)
+    viewer.apply(found)
     viewer.progress()
     assert out.getvalue() == ""
     at = time.monotonic() + 61.0
@@ -107,7 +107,7 @@ def test_events_come_as_they_are_in_the_log() -> None:
     found = segments(simulated("fifo", most=500).events)
     reading, writing = os.pipe()
     viewer = Viewer(Console(file=io.StringIO()), events=Events(writing))
-    viewer.take(found[:4])
+    viewer.apply(found[:4])
     os.close(writing)
     with os.fdopen(reading, "rb") as read:
         assert read.read() == b"".join(line + b"\n" for _, some in found[:4] for line in some)
@@ -121,7 +121,7 @@ def test_nobody_who_reads_events_is_no_error() -> None:
     events = Events(writing)
     viewer = Viewer(Console(file=io.StringIO()), events=events)
     os.close(reading)
-    viewer.take(found)
+    viewer.apply(found)
     os.close(writing)
     assert events.deaf
     assert len(viewer.board.history.trials) > 0

@@ -20,11 +20,11 @@ def test_what_is_left_at_the_end_is_taken_once() -> None:
     relay = LogRelay(lambda lines: None)
     relay.add("stdout", "one", 1.0)
     relay.add("a.b", "two", 2.0, logging.ERROR)
-    assert relay.take() == [
+    assert relay.drain() == [
         LogLine("stdout", logging.INFO, "one", 1.0),
         LogLine("a.b", logging.ERROR, "two", 2.0),
     ]
-    assert relay.take() == []
+    assert relay.drain() == []
     relay.close()
 
 
@@ -33,7 +33,7 @@ def test_of_a_flood_the_number_is_told() -> None:
     for n in range(MOST_LINES + 1234):
         relay.add("stdout", str(n), float(n))
     relay.close()
-    lines = texts(relay.take())
+    lines = texts(relay.drain())
     assert lines[:MOST_LINES] == [str(n) for n in range(MOST_LINES)]
     assert lines[MOST_LINES:] == ["... and 1,234 more lines, which `regrow logs` shows"]
 
@@ -44,7 +44,7 @@ def test_a_line_is_cut_and_has_no_nul_and_an_empty_one_is_none() -> None:
     relay.add("stdout", "a\0b  ", 0.0)
     relay.add("stdout", " ", 0.0)
     relay.close()
-    first, second = texts(relay.take())
+    first, second = texts(relay.drain())
     assert first == "x" * MOST_CHARACTERS + f"... ({MOST_CHARACTERS + 1:,} characters)"
     assert second == "ab"
 
@@ -64,5 +64,5 @@ def test_while_the_trial_runs_lines_are_sent_in_batches(monkeypatch: pytest.Monk
         relay.add("stdout", text, 0.0)
     assert came.wait(60)
     assert sent == ["one", "two", "three"]
-    assert relay.take() == []
+    assert relay.drain() == []
     relay.close()

@@ -211,7 +211,7 @@ def test_mlflow_gets_them_as_artifacts_of_the_trials_run_once(
     for event in events:
         ended = isinstance(event, Ended)
         runs.apply(msgspec.structs.replace(event, media=6) if ended else event)
-        for update in [*runs.take(), *runs.take()]:
+        for update in [*runs.drain(), *runs.drain()]:
             for path, read in update.media.items():
                 found.setdefault(f"{update.key}: {path}", []).append(read())
     run_of_best = f"trial-{history.best:04d}: media"

@@ -93,8 +93,8 @@ def last(events: list[AnyEvent], *, each: bool = False) -> dict[str, RunUpdate]:
     for event in events:
         runs.apply(event)
         if each:
-            found |= {update.key: update for update in runs.take()}
-    return found | {update.key: update for update in runs.take()}
+            found |= {update.key: update for update in runs.drain()}
+    return found | {update.key: update for update in runs.drain()}
 
 
 def test_the_parent_says_from_which_code_on_which_machine_and_what_was_best() -> None:
@@ -156,10 +156,10 @@ def test_files_that_were_written_are_not_written_again() -> None:
     runs = Runs(lambda _: ())
     for event in done()[:2]:
         runs.apply(event)
-    assert runs.take()[0].artifacts
+    assert runs.drain()[0].artifacts
     for event in done()[2:]:
         runs.apply(event)
-    assert not runs.take()[0].artifacts
+    assert not runs.drain()[0].artifacts
 
 
 def test_settings_are_what_the_search_was_told() -> None:

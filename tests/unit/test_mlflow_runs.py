@@ -87,14 +87,14 @@ def recorded(segments: list[list[AnyEvent]], cuts: set[int], gathered: int = 1) 
         held += 1
         if held < gathered and number not in cuts and number < len(segments):
             continue
-        write(mlflow, runs.take())
+        write(mlflow, runs.drain())
         cursor, held = number, 0
         if number in cuts:
             runs = Runs(partial(reports, segments))
             for before, segment in enumerate(segments[:cursor], start=1):
                 for event in segment:
                     runs.apply(event, before)
-                    runs.take()
+                    runs.drain()
     return mlflow
 
 
@@ -149,11 +149,11 @@ def test_the_parent_comes_first() -> None:
     runs = Runs(partial(reports, []))
     for event in at_work():
         runs.apply(event)
-    assert [(update.key, update.parent) for update in runs.take()] == [
+    assert [(update.key, update.parent) for update in runs.drain()] == [
         (PARENT, True),
         ("trial-0000", False),
     ]
-    assert runs.take() == []
+    assert runs.drain() == []
 
 
 def test_a_run_has_its_parameters_its_points_and_where_it_ran() -> None:
@@ -366,10 +366,10 @@ def test_a_write_that_is_repeated_changes_nothing() -> None:
         runs = Runs(partial(reports, [[event] for event in events]))
         for number, event in enumerate(events[:cursor], start=1):
             runs.apply(event, number)
-            runs.take()
+            runs.drain()
         for number, event in enumerate(events[cursor:], start=cursor + 1):
             runs.apply(event, number)
-        write(mlflow, runs.take())
+        write(mlflow, runs.drain())
     assert mlflow == whole(events)
     assert isinstance(events[1], Opened)
 

@@ -72,7 +72,7 @@ def test_one_output_is_renewed_from_the_first_line_to_the_last(cell: Cell) -> No
     viewer.say("Prefect: http://127.0.0.1:1")
     assert cell.html == ["<div>starting ...</div><pre>Prefect: http://127.0.0.1:1</pre>"]
     for number, event in enumerate(events.events, start=1):
-        viewer.take([(number, [encode(event)])])
+        viewer.apply([(number, [encode(event)])])
     viewer.end(["kinds finished", "or <run> this cell again"])
     assert cell.outputs == 1, "one that is renewed, not a line a trial"
     assert len(cell.pictures) > 30

@@ -93,7 +93,7 @@ def test_a_schedules_automation_is_about_the_experiments_that_are_named_after_it
 def test_an_experiment_whose_hours_are_over_says_so() -> None:
     events = Simulation().open(schedule="fifo", stop={"hours": 0.001}).run().events
     fold = PrefectEvents()
-    told = [one for event in events for one in fold.take(event)]
+    told = [one for event in events for one in fold.apply(event)]
     [budget] = [one for one in told if one.event == "regrow.experiment.budget"]
     assert budget.payload["why"] == "0.001 hours are over"
     assert all(one.payload["text"] for one in told if one.event)
@@ -102,7 +102,7 @@ def test_an_experiment_whose_hours_are_over_says_so() -> None:
     assert not [
         one
         for event in unlimited
-        for one in other.take(event)
+        for one in other.apply(event)
         if one.event == "regrow.experiment.budget"
     ]
 
@@ -110,7 +110,7 @@ def test_an_experiment_whose_hours_are_over_says_so() -> None:
 def test_a_trial_that_stalled_is_lost_and_says_that_it_stalled() -> None:
     fold = PrefectEvents()
     for event in Simulation().open(schedule="fifo").run().events:
-        fold.take(event)
+        fold.apply(event)
         if isinstance(event, Began):
             break
     assert isinstance(event, Began)
@@ -122,7 +122,7 @@ def test_a_trial_that_stalled_is_lost_and_says_that_it_stalled() -> None:
         cause="stalled",
         message="hung",
     )
-    lost, stalled = fold.take(ended)
+    lost, stalled = fold.apply(ended)
     assert (lost.event, stalled.event, stalled.line) == (
         "regrow.trial.lost",
         "regrow.trial.stalled",

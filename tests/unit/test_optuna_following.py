@@ -30,7 +30,9 @@ def test_a_callback_that_raises_ends_the_study_and_loses_no_event(tmp_path: Path
     lines = [encode(event) for event in simulated.events]
     mirror = Mirror("study", [optuna.study.StudyDirection.MAXIMIZE])
     with follow._coordinator.through(lambda name, *_: asked.append(name)):
-        follow._take(mirror, Batch(segments=[(1, lines)], more=False, last=True, trouble=None))
+        follow._apply_batch(
+            mirror, Batch(segments=[(1, lines)], more=False, last=True, trouble=None)
+        )
     ended = [event.trial for event in simulated.events if isinstance(event, Ended)]
     assert told == ended[:3]
     assert str(follow._raised) == "enough"

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from regrow.tasks.attempt.trainable import find
-from regrow.tasks.process.own_code import CODE, TRIAL, WORK, OwnCode, install, second_name, told
+from regrow.tasks.process.own_code import (
+    CODE,
+    TRIAL,
+    WORK,
+    OwnCode,
+    install,
+    second_name,
+    variables,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def installed(folder: Path, trainable: str = "deep/own_trainable.py:train") -> None:
-    install({TRIAL: "1", **told(trainable, str(folder))})
+    install({TRIAL: "1", **variables(trainable, str(folder))})
 
 
 def test_without_it_nothing_is_found(folder: Path) -> None:
@@ -89,7 +97,7 @@ def test_what_ray_has_shipped_is_where_the_worker_is_started(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    install({TRIAL: "1", **told("deep/own_trainable.py:train", None)})
+    install({TRIAL: "1", **variables("deep/own_trainable.py:train", None)})
     monkeypatch.chdir("/")
     assert importlib.import_module("own_trainable").VALUE == 7
 
@@ -103,7 +111,7 @@ def test_a_folder_that_another_node_of_the_host_unpacks_anew_stays_where_process
         TRIAL: "1",
         "RAY_RAYLET_PID": "17",
         "PWD": str(shipped),
-        **told("deep/own_trainable.py:train", None),
+        **variables("deep/own_trainable.py:train", None),
     }
     for _ in range(2):  # two of its processes: before, and after
         shutil.copytree(folder, shipped, ignore=shutil.ignore_patterns("working_dir_files"))
@@ -127,7 +135,7 @@ def test_other_processes_than_a_trials_are_left_alone(missing: str, folder: Path
     environment = {
         TRIAL: "1",
         WORK: str(folder),
-        **told("deep/own_trainable.py:train", str(folder)),
+        **variables("deep/own_trainable.py:train", str(folder)),
     }
     before, place = list(sys.meta_path), Path.cwd()
     install({name: value for name, value in environment.items() if name != missing})
@@ -136,7 +144,7 @@ def test_other_processes_than_a_trials_are_left_alone(missing: str, folder: Path
 
 def test_the_process_is_where_the_trial_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    install({TRIAL: "1", WORK: str(folder), **told("own_beside.py:train", str(folder))})
+    install({TRIAL: "1", WORK: str(folder), **variables("own_beside.py:train", str(folder))})
     assert Path.cwd() == folder
 
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from regrow.apps.page.links import Links
-from regrow.apps.serving.status import Answering, State
+from regrow.apps.serving.status import ServedCheckpoint, ServerStatus
 from regrow.apps.station.state import Serving
 from regrow.infra.prefect.deployments import Scheduled
 from regrow.infra.state import notes
@@ -380,12 +380,14 @@ def test_unknown_addresses_and_other_verbs_are_refused(readers: Reader) -> None:
 
 
 def test_what_a_station_serves_is_shown(root: Path) -> None:
-    main = Answering(experiment="night-1", trial=3, step=1, metric="score", value=0.5, since=0.0)
-    state = State(url="http://127.0.0.1:8100", main=main, refused="night-2: <b>trial</b> 0")
-    trouble = State(trouble="serve.port: 8100 cannot be had")
+    main = ServedCheckpoint(
+        experiment="night-1", trial=3, step=1, metric="score", value=0.5, since=0.0
+    )
+    state = ServerStatus(url="http://127.0.0.1:8100", main=main, refused="night-2: <b>trial</b> 0")
+    trouble = ServerStatus(trouble="serve.port: 8100 cannot be had")
     served = [
-        Serving(name="night", running=True, said=state),
-        Serving(name="etl", running=True, said=trouble),
+        Serving(name="night", running=True, status=state),
+        Serving(name="etl", running=True, status=trouble),
     ]
     text = reader(root, Links(served=lambda: served)).get("/").text
     assert "http://127.0.0.1:8100" in text

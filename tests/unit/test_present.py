@@ -21,7 +21,7 @@ from tests.unit.lost_trial import TRACE, beginning, ending, loss
 
 def told(*parts: list[AnyEvent]) -> list[PrefectEvent]:
     fold = PrefectEvents()
-    return [one for events in parts for event in events for one in fold.take(event)]
+    return [one for events in parts for event in events for one in fold.apply(event)]
 
 
 def test_a_loss_a_recovery_a_failure_and_each_best_are_told_as_events_and_as_lines() -> None:
@@ -121,10 +121,10 @@ def test_progress_counts_steps_of_running_trials() -> None:
     fold = PrefectEvents()
     assert fold.progress == 0.0
     for event in beginning():
-        fold.take(event)
+        fold.apply(event)
     assert fold.progress == pytest.approx(100 * (1 / 3) / 2)
     for event in [*loss(), *ending()]:
-        fold.take(event)
+        fold.apply(event)
     assert fold.progress == 100.0
 
 

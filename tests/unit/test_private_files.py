@@ -90,9 +90,9 @@ def test_a_lock_follows_no_link(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     (tmp_path / "lock").symlink_to(mine)
     with pytest.raises(OSError, match="symbolic links"):
-        locks.take(tmp_path / "lock")
+        locks.acquire(tmp_path / "lock")
     assert not mine.exists()
-    with locks.take(mine) or mine.open():
+    with locks.acquire(mine) or mine.open():
         assert locks.is_held(mine)
         assert not locks.is_held(tmp_path / "lock")
 

@@ -15,15 +15,15 @@ def test_only_who_knows_the_nonce_calls_an_agent() -> None:
     with reach.waiting("127.0.0.1", 0, "nonce") as calls:
         address = f"127.0.0.1:{calls.port}"
         assert reach.answers(address)
-        calls.take(reach.words("other", 3).encode())
-        calls.take(b"nonce")
-        calls.take("nonce ²".encode())
-        calls.take(b"\xff nonce 3")
+        calls.accept(reach.words("other", 3).encode())
+        calls.accept(b"nonce")
+        calls.accept("nonce ²".encode())
+        calls.accept(b"\xff nonce 3")
         assert calls.term == 0
         assert reach.call("127.0.0.1", calls.port, reach.words("nonce", 3))
         while calls.term != 3:
             assert reach.answers(address)
-        calls.take(reach.words("nonce", 2).encode())
+        calls.accept(reach.words("nonce", 2).encode())
         assert calls.term == 3, "an older leader's call changes nothing"
     assert reach.refuses(address)
     assert not reach.call("127.0.0.1", calls.port, "")
@@ -37,12 +37,12 @@ def test_a_leader_that_was_out_of_reach_for_long_is_noticed_once_it_answers_agai
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = "127.0.0.1", server.getsockname()[1]
         contact = reach.Contact(f"{address[0]}:{address[1]}")
-        contact.look()
+        contact.probe()
         assert contact.cut == 0.0
-    contact.look()
+    contact.probe()
     assert contact.cut == 0.0, "it is still away"
     with socket.create_server(address):
-        contact.look()
+        contact.probe()
     assert (contact.cut > 0.0) == is_cut
 
 

@@ -201,7 +201,7 @@ def test_the_live_view_and_prefect_hear_of_it() -> None:
     told: list[str] = []
     for event in MENDED.events:
         shown += board.apply(event)
-        told += [one.line for one in prefect_events.take(event)]
+        told += [one.line for one in prefect_events.apply(event)]
     again = [f"trial {number}, which had failed, is tried again" for number in range(3)]
     assert [line for line in shown if "tried again" in line] == again
     assert [line for line in told if "tried again" in line] == again
@@ -216,11 +216,11 @@ def test_the_run_in_mlflow_goes_on_with_one_value_a_step() -> None:
     for number, event in enumerate(BROKEN.events, start=1):
         runs.apply(event, number)
     keys = [runs.current_key(number) for number in range(3)]
-    before = {update.key: update for update in runs.take()}
+    before = {update.key: update for update in runs.drain()}
     assert before[keys[0]].status == "FAILED"
     for number, event in enumerate(MENDED.events[cut:], start=cut + 1):
         runs.apply(event, number)
-    after = {update.key: update for update in runs.take()}
+    after = {update.key: update for update in runs.drain()}
     assert set(after) == {"experiment", *keys}, "no run was superseded"
     first = after[keys[0]]
     assert (first.status, first.tags["regrow.attempts"]) == ("FINISHED", "2")
@@ -240,7 +240,7 @@ def test_one_that_is_stopped_as_it_is_revived_is_finished_in_mlflow() -> None:
     for event in retried(failed_after(whole, log)).events:
         runs.apply(event)
         if isinstance(event, Revived):
-            (update,) = [u for u in runs.take() if u.key == runs.current_key(event.trial)]
+            (update,) = [u for u in runs.drain() if u.key == runs.current_key(event.trial)]
             assert (update.status, update.tags["regrow.state"]) == ("FINISHED", "stopped")
             return
         runs.skip()

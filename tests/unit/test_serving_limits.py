@@ -35,7 +35,7 @@ SMALL = type("Small", (Double,), {"max_items": 1000})
 def counted(body: bytes, parts: int = 1 << 16, most: int = 1 << 60) -> Counting:
     counting = Counting(most)
     for start in range(0, len(body), parts):
-        counting.take(body[start : start + parts])
+        counting.count(body[start : start + parts])
     return counting
 
 
@@ -129,13 +129,13 @@ def test_requests_together_hold_so_much_and_give_it_back() -> None:
 
     def filled() -> Body:
         body = Body(rooms, 100_000, None)
-        body.take(b" " * 100_000)
+        body.add(b" " * 100_000)
         return body
 
     held = [filled() for _ in range(8)]
     with pytest.raises(Full):
         filled()
-    Body(rooms, 100_000, None).take(b" " * FREE_BYTES)  # who asks little is answered all the same
+    Body(rooms, 100_000, None).add(b" " * FREE_BYTES)  # who asks little is answered all the same
     held[0].close()
     held[0].close()
     filled()

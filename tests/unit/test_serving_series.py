@@ -43,8 +43,8 @@ class Nights:
         name = f"night-2026-11-{day:02}T04"
         return Kept(self.places.store(name), name=name)
 
-    def look(self) -> list[tuple[str, int]]:
-        self.series.look(NEVER)
+    def poll(self) -> list[tuple[str, int]]:
+        self.series.poll(NEVER)
         return self.taking.named
 
 
@@ -72,19 +72,19 @@ def test_without_a_gate_the_newest_that_has_ended_with_a_checkpoint_is_served(
     nights = Nights(tmp_path)
     first = nights.begin(1)
     first.best(0.9)
-    assert nights.look() == []
+    assert nights.poll() == []
     end(first)
     second = nights.begin(2)
     second.best(0.5)
-    assert nights.look() == [("01T04", 0)]
+    assert nights.poll() == [("01T04", 0)]
     second.best(0.6)
     end(second)
     end(nights.begin(3))  # nothing was saved
     fourth = nights.begin(4)
     fourth.best(0.9)
     end(fourth, "failed")  # it may be resumed
-    assert nights.look() == [("01T04", 0), ("02T04", 1)]
-    assert nights.look() == [("01T04", 0), ("02T04", 1)]
+    assert nights.poll() == [("01T04", 0), ("02T04", 1)]
+    assert nights.poll() == [("01T04", 0), ("02T04", 1)]
 
 
 def test_with_a_gate_one_that_runs_takes_over_with_its_first_checkpoint_that_passes(
@@ -95,13 +95,13 @@ def test_with_a_gate_one_that_runs_takes_over_with_its_first_checkpoint_that_pas
     first.best(0.9)
     second.best(0.4)
     with caplog.at_level("INFO", logger="regrow.apps.serving"):
-        assert nights.look() == [("01T04", 0)]
+        assert nights.poll() == [("01T04", 0)]
         second.best(0.6)
         first.best(0.99)  # too late: a newer one is served
-        assert nights.look() == [("01T04", 0), ("02T04", 1)]
+        assert nights.poll() == [("01T04", 0), ("02T04", 1)]
         second.best(0.55)
         second.best(0.7)
-        assert nights.look()[2:] == [("02T04", 3)]
+        assert nights.poll()[2:] == [("02T04", 3)]
     said = [one.getMessage() for one in caplog.records]
     assert "night-2026-11-02T04 is served, in place of night-2026-11-01T04" in said
     assert "the gate score > 0.5 turned away trial 0, step 1, score 0.4" in said
@@ -111,20 +111,20 @@ def test_what_was_removed_is_served_on_until_a_newer_one_is_fit(tmp_path: Path) 
     nights = Nights(tmp_path, "score > 0.5")
     first = nights.begin(1)
     first.best(0.9)
-    nights.look()
+    nights.poll()
     first.store.delete(first.store.list(""))
-    nights.look()
+    nights.poll()
     assert nights.series.current is not None
     assert (Path(nights.series.current.serving["main"].folder) / "model.json").is_file()
     nights.begin(2).best(0.6)
-    assert nights.look() == [("01T04", 0), ("02T04", 0)]
+    assert nights.poll() == [("01T04", 0), ("02T04", 0)]
 
 
 def test_files_of_the_last_two_experiments_are_kept(tmp_path: Path) -> None:
     nights = Nights(tmp_path, "score > 0.5")
     for day in (1, 2, 3):
         nights.begin(day).best(0.9)
-        nights.look()
+        nights.poll()
     assert sorted(folder.name for folder in nights.series.scratch.iterdir()) == [
         "night-2026-11-02T04",
         "night-2026-11-03T04",

@@ -43,7 +43,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def taken(store: MemoryStore, folder: Path) -> tuple[str, list[str]]:
-    key, left_out = snapshot.take(store, str(folder), None)
+    key, left_out = snapshot.save(store, str(folder), None)
     assert key is not None
     return key, left_out
 
@@ -64,7 +64,7 @@ def test_it_has_what_git_knows_without_secrets_links_and_large_files(
     assert (restored / "lib" / "run.sh").stat().st_mode & 0o777 == 0o700
     assert (restored / "work.py").stat().st_mode & 0o777 == 0o600
     assert snapshot.restore(store, key, tmp_path / "code") == restored
-    assert snapshot.take(store, str(project), key) == (key, left_out), "the same code, the same key"
+    assert snapshot.save(store, str(project), key) == (key, left_out), "the same code, the same key"
     (project / "work.py").write_text("changed\n")
     assert taken(store, project)[0] != key
 
@@ -124,7 +124,7 @@ def test_resuming_takes_the_current_folder_before_the_snapshot(
 ) -> None:
     places = Places.at(str(tmp_path / "elsewhere" / "state")).writable()
     store = places.store("x")
-    key, _ = snapshot.take(store, str(project), None)
+    key, _ = snapshot.save(store, str(project), None)
     gone = str(tmp_path / "gone" / "project")
     first = encode(created(name="x", working_dir=gone))
     second = encode(msgspec.structs.replace(opened(0.0), environment={"snapshot": key}))

@@ -26,7 +26,7 @@ def test_a_driver_that_was_killed_over_an_order_is_found_until_it_is_seen_to(
     gone.write_text(json.dumps({"idle": False, "name": "a", "flow_run": None}))
     idle.write_text(json.dumps({"idle": True, "port": 1, "token": "x"}))
     alive.write_text(json.dumps({"idle": False, "name": "b", "flow_run": None}))
-    with locks.take(alive) or alive.open():
+    with locks.acquire(alive) or alive.open():
         assert list(record.drivers(tmp_path, idle=True)) == []
         [(file, known)] = record.lost(tmp_path)
         assert (file, known["name"]) == (gone, "a")
@@ -41,7 +41,7 @@ def test_a_driver_on_a_head_that_is_gone_waits_for_nothing(tmp_path: Path) -> No
     (tmp_path / "drivers").mkdir()
     file = tmp_path / "drivers" / "2000000001.json"
     file.write_text(json.dumps({"idle": True, "port": 1, "token": "x", "head": 7}))
-    lock = locks.take(file)
+    lock = locks.acquire(file)
     assert lock is not None
     with lock:
         record.write(tmp_path / "ray.json", {"pid": 7})
@@ -97,7 +97,7 @@ def test_what_a_station_of_another_version_tells_beyond_is_left_alone(tmp_path: 
     record.write(
         folder / "station.json", {**read_record(folder / "station.json"), "of_tomorrow": 1}
     )
-    lock = locks.take(folder / "station.lock")
+    lock = locks.acquire(folder / "station.lock")
     assert lock is not None
     with lock:
         assert record.find(places) == station
@@ -105,7 +105,7 @@ def test_what_a_station_of_another_version_tells_beyond_is_left_alone(tmp_path: 
 
 def test_a_page_that_outlived_its_supervisor_keeps_its_port(tmp_path: Path) -> None:
     first = parts.ports(tmp_path)
-    lock = locks.take(tmp_path / "page.lock")
+    lock = locks.acquire(tmp_path / "page.lock")
     assert lock is not None
     with lock, socket.create_server(("127.0.0.1", first["page"])):
         assert parts.ports(tmp_path)["page"] == first["page"]

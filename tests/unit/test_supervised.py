@@ -88,7 +88,7 @@ def test_another_process_with_its_pid_is_not_taken_for_it(start: Start, tmp_path
     assert not known.is_alive()
     known.signal(signal.SIGKILL)
     assert process.is_alive()
-    lock = locks.take(tmp_path / "lock")
+    lock = locks.acquire(tmp_path / "lock")
     assert lock is not None
     with lock:
         assert known.is_alive()

@@ -26,7 +26,7 @@ from regrow.search.events import decode, encode
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs
 from regrow.show.live.sections import compose
-from regrow.show.live.terminal import LineTable, PlainConsole, tell
+from regrow.show.live.terminal import LineTable, PlainConsole, echo
 from tests.unit.paged import logged
 from tests.unit.watched import simulated
 
@@ -140,8 +140,8 @@ def test_the_live_board_steers_no_terminal(root: Path) -> None:
 
 
 def test_a_line_that_is_told_steers_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    tell(HOSTILE)
-    tell(HOSTILE, error=True)
+    echo(HOSTILE)
+    echo(HOSTILE, error=True)
     printed = capfd.readouterr()
     plain(printed.out + printed.err)
 

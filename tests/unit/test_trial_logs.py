@@ -162,7 +162,7 @@ def printed(stream, text, t):
         lines.append(text)
     return True
 
-with CAPTURE.on(), CAPTURE.told(printed):
+with CAPTURE.on(), CAPTURE.passing_to(printed):
     one = threading.Thread(target=print, args=("first",), daemon=True)
     one.start()
     assert ready.wait(20)

@@ -32,7 +32,7 @@ def begun(since: float = 1.0) -> dict[str, Any]:
 
 def looked(places: Places, cursor: dict[str, Any]) -> list[dict[str, Any]]:
     """The events of a poll, whose cursor is kept."""
-    step = EndingsTrigger(places, "etl").look(cursor)
+    step = EndingsTrigger(places, "etl").poll(cursor)
     if step is None:
         return []
     cursor.update(step.put)
@@ -48,7 +48,7 @@ def test_a_session_that_finished_is_found_once(tmp_path: Path) -> None:
     session(places, "other", 30.0)
     cursor = begun()
     assert [(one["experiment"], one["ended"]) for one in looked(places, cursor)] == [("etl", 20.0)]
-    assert EndingsTrigger(places, "etl").look(cursor) is None
+    assert EndingsTrigger(places, "etl").poll(cursor) is None
     session(places, "etl", 40.0)
     assert [one["ended"] for one in looked(places, cursor)] == [40.0]
     assert looked(places, cursor) == []
@@ -91,11 +91,11 @@ def test_what_ended_before_the_schedule_was_made_is_no_event(tmp_path: Path) -> 
     session(places, "etl", 20.0)
     trigger = EndingsTrigger(places, "etl")
     cursor = begun(15.0)
-    step = trigger.look(cursor)
+    step = trigger.poll(cursor)
     assert step is not None
     assert [event["ended"] for event in step.events] == [20.0]
     cursor.update(step.put)
-    assert trigger.look(cursor) is None
+    assert trigger.poll(cursor) is None
 
 
 def test_a_damaged_log_is_told_once_and_hides_no_other(tmp_path: Path) -> None:
@@ -106,12 +106,12 @@ def test_a_damaged_log_is_told_once_and_hides_no_other(tmp_path: Path) -> None:
     damaged.write_bytes(damaged.read_bytes()[:-9] + b"\xff" * 9)
     trigger = EndingsTrigger(places, "etl")
     cursor = begun()
-    step = trigger.look(cursor)
+    step = trigger.poll(cursor)
     assert step is not None
     assert [event["experiment"] for event in step.events] == ["etl-2026-11-23T02"]
     assert [name for name, _ in step.refused] == ["etl-2026-11-22T02"]
     cursor.update(step.put)
-    assert trigger.look(cursor) is None
+    assert trigger.poll(cursor) is None
 
 
 def test_a_payload_stays_data() -> None:

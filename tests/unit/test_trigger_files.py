@@ -14,8 +14,8 @@ from regrow.apps.station.triggers.files import (
     FilesTrigger,
     Found,
     Settling,
+    file_list,
     listed,
-    told,
 )
 from regrow.apps.station.triggers.trigger import GIVEN
 from regrow.infra.stores.s3 import open_s3
@@ -30,7 +30,7 @@ A, B = found("a"), found("b")
 
 
 def test_new_files_are_told_together_when_none_of_them_changed_for_a_while() -> None:
-    look = Settling(seen={"old": "1"}, settle=60.0).look
+    look = Settling(seen={"old": "1"}, settle=60.0).settled
     old = {"old": found("1")}
     assert look(old, 0.0) == []
     assert look({**old, "x": A}, 10.0) == []
@@ -42,7 +42,7 @@ def test_new_files_are_told_together_when_none_of_them_changed_for_a_while() -> 
 
 
 def test_a_file_that_vanished_before_it_settled_is_no_event() -> None:
-    look = Settling(seen={}, settle=60.0).look
+    look = Settling(seen={}, settle=60.0).settled
     assert look({"x": A}, 0.0) == []
     assert look({}, 30.0) == []
     assert look({}, 300.0) == []
@@ -50,18 +50,20 @@ def test_a_file_that_vanished_before_it_settled_is_no_event() -> None:
 
 def test_a_changed_file_is_news_and_one_that_was_away_for_a_while_is_not() -> None:
     settling = Settling(seen={"x": "a", "y": "a"}, settle=0.0)
-    assert settling.look({"x": B, "y": A}, 0.0) == ["x"]
-    assert settling.look({}, 1.0) == []  # the disk is not mounted
-    assert settling.look({"x": A, "y": A}, 2.0) == []
-    settling.look({"y": A}, 3.0)
+    assert settling.settled({"x": B, "y": A}, 0.0) == ["x"]
+    assert settling.settled({}, 1.0) == []  # the disk is not mounted
+    assert settling.settled({"x": A, "y": A}, 2.0) == []
+    settling.settled({"y": A}, 3.0)
     assert settling.gone(3.0 + ABSENT_SECONDS - 1) == []
     assert settling.gone(3.0 + ABSENT_SECONDS) == ["x"]
 
 
 def test_an_event_has_the_list_as_long_as_prefect_takes_it() -> None:
-    few = told({"x": A}, ["x"])
+    few = file_list({"x": A}, ["x"])
     assert few == {"files": [{"path": "x", "size": 1, "modified": 0.0}]}
-    many = told({f"/data/{n}": A for n in range(10_000)}, [f"/data/{n}" for n in range(10_000)])
+    many = file_list(
+        {f"/data/{n}": A for n in range(10_000)}, [f"/data/{n}" for n in range(10_000)]
+    )
     assert many["omitted"] == 10_000 - len(many["files"]) > 0
 
 
@@ -71,23 +73,23 @@ def test_a_trigger_says_what_its_cursor_becomes(tmp_path: Path) -> None:
     cursor = {GIVEN: {"since": (tmp_path / "old.csv").stat().st_mtime}}
     (tmp_path / "late.csv").write_text("1")
     os.utime(tmp_path / "late.csv", (0, cursor[GIVEN]["since"] + 0.5))
-    begun = trigger.look(cursor)
+    begun = trigger.poll(cursor)
     assert begun is not None
     assert list(begun.events) == []
     assert begun.put.keys() == {GIVEN, str(tmp_path / "old.csv")}, "later ones are news"
     (tmp_path / "late.csv").unlink()
     cursor |= begun.put
-    assert trigger.look(cursor) is None
+    assert trigger.poll(cursor) is None
     (tmp_path / "new.csv").write_text("12")
     (tmp_path / "new.txt").write_text("12")
-    step = trigger.look(cursor)
+    step = trigger.poll(cursor)
     assert step is not None
     [event] = step.events
     assert [(one["path"], one["size"]) for one in event["files"]] == [
         (str(tmp_path / "new.csv"), 2)
     ]
     cursor |= step.put
-    assert trigger.look(cursor) is None
+    assert trigger.poll(cursor) is None
 
 
 def test_a_pattern_finds_files_and_nothing_can_be_told_of_a_folder_that_is_not_there(

@@ -207,13 +207,13 @@ def test_what_is_in_the_way_is_told_until_it_is_not(places: Places) -> None:
     hooks.place(places).write_text("{")
     with looping(places, Server({})) as loop:
         loop._round()
-        loop._tell()
+        loop._publish()
         [line] = lines(places)
         assert line.startswith(f"no hook is answered: {hooks.place(places)} cannot be read")
         assert line.endswith("it is tried again")
         hooks.place(places).unlink()
         loop._parts._failed.clear()
-        loop._tell()
+        loop._publish()
         assert list(lines(places)) == []
 
 

@@ -223,7 +223,7 @@ def test_searchers_are_ours_and_that_is_said() -> None:
         "m",
         "min",
     )
-    assert translation.said == ["search: HyperOptSearch is regrow's tpe"]
+    assert translation.notes == ["search: HyperOptSearch is regrow's tpe"]
     translation, spec = found(
         space,
         metric="m",
@@ -235,7 +235,7 @@ def test_searchers_are_ours_and_that_is_said() -> None:
     translation, spec = found(
         space, metric="m", mode="max", search_alg=BasicVariantGenerator(max_concurrent=2)
     )
-    assert (spec.search, spec.concurrency, translation.said) == ("random", 2, [])
+    assert (spec.search, spec.concurrency, translation.notes) == ("random", 2, [])
 
 
 def test_ray_tunes_own_searcher_works_beside_regrow_tune() -> None:
@@ -399,7 +399,7 @@ def test_a_mutation_that_is_a_function_becomes_the_domain_of_its_values(
         {}, metric="m", mode="max", scheduler=population({"p": function}), num_samples=2
     )
     assert list(spec.space.to_json()["p"]) == [kind]
-    assert "p is given by a function" in translation.said[0]
+    assert "p is given by a function" in translation.notes[0]
 
 
 def test_pb2_explores_within_its_bounds() -> None:
@@ -480,7 +480,7 @@ def test_parameters_of_functions_and_classes_go_with_them() -> None:
 def test_without_a_metric_trials_are_ranked_by_how_far_they_came() -> None:
     translation, spec = found({"a": tune.uniform(0, 1)})
     assert (spec.metric, spec.mode, translation.metric) == ("training_iteration", "max", None)
-    assert "no metric is named" in translation.said[0]
+    assert "no metric is named" in translation.notes[0]
 
 
 def test_a_search_without_an_end_is_refused() -> None:

@@ -86,7 +86,7 @@ def test_each_setting_is_used_or_told(name: str) -> None:
         else:
             part = "failure_config" if name == "FailureConfig" else "checkpoint_config"
             found = translate(train, run=tune.RunConfig(**{part: settings}))
-        assert any(field.name in line for line in found.said), field.name
+        assert any(field.name in line for line in found.notes), field.name
     with pytest.raises(SpecError, match="storage_filesystem"):
         translate(train, run=tune.RunConfig(storage_filesystem=object(), storage_path="/x"))
 
@@ -107,7 +107,7 @@ def test_no_setting_that_has_an_effect_is_told_as_unused() -> None:
         stop={"training_iteration": 5},
         verbose=0,
     )
-    said = translate(train, run=run, **given).said
+    said = translate(train, run=run, **given).notes
     assert [line for line in said if "is not used" in line] == []
 
 
@@ -235,7 +235,7 @@ def test_each_argument_of_schedulers_and_searchers_is_used_or_told(place: str) -
 
     def seen(**given: Any) -> tuple[dict[str, Any], list[str]]:
         found = translate(train, space, num_samples=2, **{kind: ours(**needed, **given)})
-        return found.options, found.said
+        return found.options, found.notes
 
     plain = seen()
     for parameter in inspect.signature(ours.__init__).parameters.values():
@@ -314,7 +314,7 @@ def fed(tuned: Tuned, log: rg.Result) -> CallbackDispatcher:
     store = Places.at(log.state).store(log.name)
     feed = CallbackDispatcher(log.spec, tuned.found, (), store)
     for event in read_events(store):
-        feed._tell(event)
+        feed._dispatch_event(event)
     return feed
 
 
@@ -348,7 +348,7 @@ def test_a_scheduler_of_the_users_own_class_stops_trials(tuned: Tuned) -> None:
     mine: Any = Halves()  # type: ignore[no-untyped-call]  # of Ray
     tuned(reports, {"a": tune.grid_search([1, 2])}, scheduler=mine)
     assert mine.metric == "score"
-    assert any(line.startswith("scheduler: Halves decides") for line in tuned.found.said)
+    assert any(line.startswith("scheduler: Halves decides") for line in tuned.found.notes)
     feed = fed(tuned, tuned.log)
     feed.close()
     store = Places.at(tuned.log.state).store(tuned.log.name)

@@ -79,4 +79,4 @@ def test_resources_that_are_a_function_are_those_of_one_configuration_which_is_t
 
     found = translate(tune.with_resources(reports, needs), {"n": tune.grid_search([1, 1])})
     assert found.options["resources"]["cpu"] == 2
-    assert any(line.startswith("with_resources: ") for line in found.said)
+    assert any(line.startswith("with_resources: ") for line in found.notes)

@@ -334,7 +334,7 @@ def test_mlflow_has_it_as_metrics() -> None:
     runs = Runs(lambda _: iter(()))
     for event in ended(used(disk_wait=0.25, gpu=0.5, most_gpu_memory=3 * 10**9)):
         runs.apply(event)
-    (trial,) = [run for run in runs.take() if run.name == "trial-0000"]
+    (trial,) = [run for run in runs.drain() if run.name == "trial-0000"]
     assert {
         name: value for name, value, *_ in trial.metrics if name.startswith("system/regrow.")
     } == {

@@ -391,7 +391,7 @@ def test_an_error_names_the_sweeps_own_file_line_and_key(
 def test_notes_are_told_with_their_lines_once_by_the_one_who_asks(tmp_path: Path) -> None:
     told: list[str] = []
     file = written(tmp_path)
-    spec = read_spec(file, tell=told.append)
+    spec = read_spec(file, echo=told.append)
     assert told == [
         f"{file}:7: entity: ignored, there are no accounts here",
         f"{file}:2: method: bayes is our `tpe`, not W&B's Gaussian process",

@@ -221,5 +221,5 @@ class FleetEngine:
             work.project, left_out, most=fleet.MOST_PROJECT, of="what a fleet's machines get has"
         )
         if left_out:
-            say(confidential.told(left_out))
+            say(confidential.warning(left_out))
         return fleet.parcel(self.cluster, order, files, self._account.exported(order))

@@ -134,7 +134,7 @@ class JobsEngine:
         left_out = confidential.confidential(work.project)
         data = project.packed(work.project, left_out)
         if left_out:
-            say(confidential.told(left_out))
+            say(confidential.warning(left_out))
         return [
             manifests.secret(self.cluster, "project", {"project.tar.gz": data}),
             manifests.network_policy(self.cluster),

@@ -60,20 +60,20 @@ class Agent:
         self._failed = 0
         """How often Ray's node did not start, one time after the other."""
         self._looked = 0.0
-        self._told = ""
+        self._last_line = ""
 
-    def look(self, *, now: bool = False) -> None:
+    def refresh(self, *, now: bool = False) -> None:
         """Read the state, at most once in `pause` seconds. It stays as it was where that fails."""
         if now or time.monotonic() - self._looked > self.pause:
             self._looked = time.monotonic()
             with suppress(RegrowError):
-                self.agents.look()
+                self.agents.refresh()
 
-    def tell(self, line: str) -> None:
+    def announce(self, line: str) -> None:
         """Show the user a line, unless it is the same as the last one."""
-        if line != self._told:
+        if line != self._last_line:
             self._say(line)
-            self._told = line
+            self._last_line = line
 
     def started(self) -> None:
         """Take note that Ray's node has started."""
@@ -86,7 +86,7 @@ class Agent:
         self._failed += 1
         if self._failed > TRIES:
             raise error
-        self.tell(f"{error}; trying again")
+        self.announce(f"{error}; trying again")
         pause = 2.0 ** min(self._failed, 4)
         until(lambda: self.notices.why is not None, seconds=pause, tick=TICK)
 
@@ -109,7 +109,7 @@ class Agent:
 
     def is_term_over(self, term: int) -> bool:
         """Return whether the leader of a term is gone, or another agent leads."""
-        self.look()
+        self.refresh()
         return self.agents.term > term or not self.is_led()
 
     @property
@@ -137,7 +137,7 @@ class Agent:
         if request.works:
             devices = gpus.found()
             for line in gpus.in_use(devices):
-                self.tell(line)
+                self.announce(line)
             if (ours := gpus.setting(devices)) is not None:
                 environment[DEVICES] = ours
         else:

@@ -45,7 +45,7 @@ def _work(agent: Agent, number: int, head: Head, start: ExitStack) -> Ended | No
     contact = reach.Contact(head.address)
     node = agent.node([f"--address={head.address}"], head)
     try:
-        with background.every(LOOK_SECONDS, contact.look, name="contact", wait=0.0):
+        with background.every(LOOK_SECONDS, contact.probe, name="contact", wait=0.0):
             if not _has_started(agent, node, number, contact):
                 return None
             start.close()
@@ -57,9 +57,9 @@ def _work(agent: Agent, number: int, head: Head, start: ExitStack) -> Ended | No
             again = "Ray's node ended; it"
             if contact.cut:
                 again = f"this machine was cut off for {contact.cut:.0f} s; Ray's node"
-            agent.tell(f"{again} is started again")
+            agent.announce(f"{again} is started again")
             return None
-        agent.tell(f"{why}: its trials save, and run elsewhere")
+        agent.announce(f"{why}: its trials save, and run elsewhere")
         node.end(drain=True)
         return Ended(why=why)
     finally:
@@ -77,8 +77,8 @@ def _has_started(agent: Agent, node: OwnNode, number: int, contact: reach.Contac
             agent.not_started(error)
         return False
     agent.started()
-    agent.tell(f"{agent.me.id} works for {agent.leader}")
-    _tell_differences(agent)
+    agent.announce(f"{agent.me.id} works for {agent.leader}")
+    _announce_differences(agent)
     return True
 
 
@@ -93,12 +93,14 @@ def _check_versions(agent: Agent, head: Head) -> None:
             )
 
 
-def _tell_differences(agent: Agent) -> None:
+def _announce_differences(agent: Agent) -> None:
     """Tell which packages differ from those that the last leader's driver recorded."""
     with suppress(RegrowError):
-        told = survey(agent.store).told
-        if told is not None and (line := differences(told.environment.get("packages", {}))):
-            agent.tell(line)
+        last_opened = survey(agent.store).described
+        if last_opened is not None and (
+            line := differences(last_opened.environment.get("packages", {}))
+        ):
+            agent.announce(line)
 
 
 def _is_called(agent: Agent, number: int, head: Head) -> bool:
@@ -114,7 +116,7 @@ def _is_called(agent: Agent, number: int, head: Head) -> bool:
             time.sleep(TICK)
             reached += time.monotonic() - began
         else:
-            agent.tell(
+            agent.announce(
                 f"the leader's cluster at {head.address} cannot be reached from here; trying again"
             )
             time.sleep(LOOK_SECONDS)

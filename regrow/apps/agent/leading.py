@@ -43,7 +43,7 @@ def claim(agent: Agent, waited: float) -> Ended | None:
     turn = election.wait(agent.agents.living(), agent.me.id)
     if turn is None:
         if not agent.request.leads:
-            agent.tell("waiting for an agent that may lead")
+            agent.announce("waiting for an agent that may lead")
         return None
     if waited < turn:
         return None
@@ -51,9 +51,9 @@ def claim(agent: Agent, waited: float) -> Ended | None:
         again = retry_requested(agent.store, agent.request.name)
         number = agent.agents.claimed(Term(agent=agent.me.id, host=agent.me.host, t=time.time()))
     except RegrowError as error:
-        agent.tell(f"waiting for the state: {error}")
+        agent.announce(f"waiting for the state: {error}")
         return None
-    agent.look(now=True)
+    agent.refresh(now=True)
     if number is None or agent.agents.term > number:  # it was claimed by an old view
         return None
     return _lead(agent, number, retry_failed=again)
@@ -61,7 +61,7 @@ def claim(agent: Agent, waited: float) -> Ended | None:
 
 def _lead(agent: Agent, number: int, *, retry_failed: bool) -> Ended | None:
     """Lead a term. Returns as `claim`. Raises UserError if the experiment cannot be run here."""
-    agent.tell(f"{agent.me.id} leads {agent.request.name} (term {number})")
+    agent.announce(f"{agent.me.id} leads {agent.request.name} (term {number})")
     ports = agent.request.ports
     port = addresses.free_port(agent.me.address) if ports is None else ports.control
     head = Head(
@@ -106,14 +106,14 @@ def _lead(agent: Agent, number: int, *, retry_failed: bool) -> Ended | None:
         if over is not None:
             with suppress(RegrowError):
                 end(over)
-    agent.look(now=True)
+    agent.refresh(now=True)
     return result
 
 
 def _watch(agent: Agent, number: int, called: set[str]) -> None:
     """See who is there, and call those who have come since. `called` collects their ids."""
     with suppress(RegrowError):
-        agent.agents.look()
+        agent.agents.refresh()
         for one in agent.agents.living():
             if one.id == agent.me.id or one.id in called:
                 continue
@@ -134,7 +134,7 @@ def _drive(
         try:
             while driver.is_alive():
                 if agent.agents.term > number:
-                    agent.tell("another agent leads now")
+                    agent.announce("another agent leads now")
                     return None, None
                 if (why := agent.notices.why) is not None:
                     return Over(why=why), _hand_over(agent, driver, why)
@@ -143,7 +143,7 @@ def _drive(
                 time.sleep(TICK)
         finally:
             driver.signal(signal.SIGKILL)
-        agent.look(now=True)
+        agent.refresh(now=True)
         if agent.agents.term > number:  # whose driver may have taken over this one's log
             return None, None
         if (found := _how_it_ended(agent)) is not None:
@@ -155,14 +155,14 @@ def _drive(
             raise UserError(why)
         if tries > TRIES:
             raise RegrowError(why)
-        agent.tell(f"{why}; it is started again")
+        agent.announce(f"{why}; it is started again")
         time.sleep(pauses.after(time.monotonic() - began))
         driver = _driver(agent, head, retry_failed=retry_requested(agent.store, agent.request.name))
 
 
 def _hand_over(agent: Agent, driver: Supervised, why: str) -> Ended:
     """Have the driver save all trials and close the log, as this agent has to leave."""
-    agent.tell(f"{why}: all trials save, and another agent leads next")
+    agent.announce(f"{why}: all trials save, and another agent leads next")
     driver.signal(signal.SIGTERM)
     driver.is_gone_in(HANDOVER_SECONDS)
     return Ended(why=why)

@@ -32,7 +32,7 @@ class Notices:
         self._cloud: str | None = None
         self._idle: str | None = None
 
-    def take(self, number: int, _: object) -> None:
+    def handle_signal(self, number: int, _: object) -> None:
         """Handle a signal."""
         self._signal = number
 
@@ -66,5 +66,5 @@ def listening(ends: float | None) -> Iterator[Notices]:
         if cloud is None
         else background.every(CLOUD_SECONDS, lambda: notices.ask(cloud), name="cloud", wait=0.0)
     )
-    with handling(dict.fromkeys(_SIGNALS, notices.take)), asking:
+    with handling(dict.fromkeys(_SIGNALS, notices.handle_signal)), asking:
         yield notices

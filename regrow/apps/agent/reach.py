@@ -90,7 +90,7 @@ def call(address: str, port: int, words: str) -> bool:
 
 
 class Contact:
-    """Whether a cluster at host:port stays within reach. `look` runs in a thread.
+    """Whether a cluster at host:port stays within reach. `probe` runs in a thread.
 
     Attributes:
         cut: seconds for which it was out of reach until it answered again, if those were
@@ -103,7 +103,7 @@ class Contact:
         self._answered, self._away = time.monotonic(), False
         self.cut = 0.0
 
-    def look(self) -> None:
+    def probe(self) -> None:
         """Connect to it, and take note of the end of a time out of reach."""
         if not answers(self._address):
             self._away = True
@@ -121,8 +121,8 @@ class Calls:
         self.port: int = socket_.getsockname()[1]
         self.nonce, self.term = nonce, 0
 
-    def take(self, words: bytes) -> None:
-        """Take what a caller said: the nonce, and its term."""
+    def accept(self, words: bytes) -> None:
+        """Note the term of a caller that knows the nonce."""
         nonce, _, term = words.decode(errors="replace").partition(" ")
         if hmac.compare_digest(nonce.encode(), self.nonce.encode()) and term.isdecimal():
             self.term = max(self.term, int(term))
@@ -148,7 +148,7 @@ def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
             try:
                 connection, _ = listening.accept()
                 with connection:
-                    calls.take(_read(connection))
+                    calls.accept(_read(connection))
             except OSError:  # of this caller's, too few descriptors, or the end of the block
                 over.wait(_PAUSE_SECONDS)
 
@@ -164,13 +164,13 @@ def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
 
 def _read(connection: socket.socket) -> bytes:
     """Return what a caller says until it has ended, within limits. Raises OSError."""
-    said, deadline = b"", time.monotonic() + _READ_SECONDS
-    while len(said) < _MOST_BYTES and (left := deadline - time.monotonic()) > 0:
+    received, deadline = b"", time.monotonic() + _READ_SECONDS
+    while len(received) < _MOST_BYTES and (left := deadline - time.monotonic()) > 0:
         connection.settimeout(left)
-        if not (more := connection.recv(_MOST_BYTES - len(said))):
+        if not (more := connection.recv(_MOST_BYTES - len(received))):
             break
-        said += more
-    return said
+        received += more
+    return received
 
 
 def _connect(address: str) -> socket.socket:

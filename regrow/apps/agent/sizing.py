@@ -48,9 +48,9 @@ def _grow(agent: Agent, fleet: OwnFleet, history: History, now: float) -> None:
         for one in groups:
             if (more := wanted.get(one.name, one.there) - one.there) > 0:
                 fleet.start(one.name, more)
-                agent.tell(f"{more} more of {one.name}, as trials wait for them")
+                agent.announce(f"{more} more of {one.name}, as trials wait for them")
     except RegrowError as error:
-        agent.tell(f"{error}; trying again")
+        agent.announce(f"{error}; trying again")
 
 
 def _leave(agent: Agent, fleet: OwnFleet, history: History, now: float) -> None:
@@ -62,11 +62,11 @@ def _followed(agent: Agent, act: Callable[[History], None]) -> AbstractContextMa
     """Follow the log within the block, in a thread, and act on all that it tells."""
     history = History(agent.request.name)
 
-    def take(batch: Batch) -> None:
+    def apply(batch: Batch) -> None:
         for event in batch.events():
             history.apply(event)
         if batch.trouble is None and not batch.more and history.created is not None:
             act(history)
 
     log = Subscription(Follower(agent.store), PACE)
-    return log.in_background(take, "sizes", patience=0.0)
+    return log.in_background(apply, "sizes", patience=0.0)

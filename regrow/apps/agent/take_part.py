@@ -65,12 +65,12 @@ def take_part(request: Request, say: Callable[[str], None]) -> Ended:
 
 def _turns(agent: Agent) -> Ended:
     """Lead or follow, whatever is needed, until the experiment or this agent's part ends."""
-    agent.look(now=True)
+    agent.refresh(now=True)
     # The end of a term before this agent joined is no end of what it was started for.
     before = agent.agents.term if agent.agents.over is not None else 0
     since: float | None = None
     while (why := agent.notices.why) is None:
-        agent.look()
+        agent.refresh()
         over = agent.agents.over
         if over is not None and over.status is not None and agent.agents.term > before:
             return Ended(why=over.why, status=over.status)
@@ -78,7 +78,9 @@ def _turns(agent: Agent) -> Ended:
             since, result = None, follow(agent)
         else:
             if since is None and agent.agents.term:
-                agent.tell(f"{agent.leader} is gone: {'it was lost' if over is None else over.why}")
+                agent.announce(
+                    f"{agent.leader} is gone: {'it was lost' if over is None else over.why}"
+                )
             since = since or time.monotonic()
             result = claim(agent, time.monotonic() - since)
         if result is not None:

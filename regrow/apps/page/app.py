@@ -137,7 +137,7 @@ class Pages:
             "/go/mlflow": self.mlflow,
             "/go/mlflow/{name}": self.mlflow,
             "/static/plotly.js": self.plotly,
-            "/static/look.json": self.look,
+            "/static/look.json": self.figure_styles,
             "/static/{name}": self.static,
         }
         for path, answer in answers.items():
@@ -338,8 +338,8 @@ class Pages:
             packed = gzip.decompress(packed)
         return Response(packed, media_type="text/javascript", headers=headers)
 
-    def look(self) -> Response:
-        return Response(figures.looks(), media_type="application/json", headers=FOREVER)
+    def figure_styles(self) -> Response:
+        return Response(figures.styles(), media_type="application/json", headers=FOREVER)
 
     def static(self, name: str) -> Response:
         if name not in _ASSETS:

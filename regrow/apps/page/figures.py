@@ -9,7 +9,7 @@ from collections import OrderedDict
 from regrow.apps.page.experiment_state import ExperimentState
 from regrow.infra.log.rows import Rows
 from regrow.show.figures import described
-from regrow.show.figures.look import template
+from regrow.show.figures.style import template
 from regrow.tasks.ports.store import Store
 
 KEPT = 48
@@ -45,7 +45,7 @@ class Figures:
         return data
 
 
-def looks() -> bytes:
+def styles() -> bytes:
     """Return the templates for light and dark."""
     return json.dumps(
         {"light": template(), "dark": template(dark=True)}, separators=(",", ":")

@@ -64,14 +64,14 @@ def listing(summaries: Sequence[Summary], asked: ListQuery) -> Listing:
         asked.page,
         PER_PAGE,
     )
-    there = {one.name for group in shown.groups for one in group.rows}
+    listed = {one.name for group in shown.groups for one in group.rows}
     return Listing(
         part=shown,
         matching=len(found),
         tags=offered(sorted(tags.most_common(OFFERED))),
         versions=offered((version, versions[version]) for version in latest[:OFFERED]),
         states=offered((state, states[state]) for state in known if states[state]),
-        elsewhere=[name for name in dict.fromkeys(asked.e) if name and name not in there],
+        elsewhere=[name for name in dict.fromkeys(asked.e) if name and name not in listed],
     )
 
 

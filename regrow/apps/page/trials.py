@@ -43,7 +43,7 @@ def table(history: History, asked: TableQuery) -> dict[str, Any]:
     shown = part(ordered, keys[asked.group] if asked.group else None, order, asked.page, PER_PAGE)
     names, metrics = list(varied(history)), measured(history)
     shortened = titles([*names, *metrics])
-    there = {trial.number for group in shown.groups for trial in group.rows}
+    listed = {trial.number for group in shown.groups for trial in group.rows}
     return {
         "groups": [
             group.with_rows([_row(history, trial, names, metrics[1:]) for trial in group.rows])
@@ -69,7 +69,7 @@ def table(history: History, asked: TableQuery) -> dict[str, Any]:
         "elsewhere": [
             number
             for number in dict.fromkeys(asked.t)
-            if number not in there and number < len(history.trials)
+            if number not in listed and number < len(history.trials)
         ],
         "nowhere": [number for number in dict.fromkeys(asked.t) if number >= len(history.trials)],
     }

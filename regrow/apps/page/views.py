@@ -35,7 +35,7 @@ from regrow.tasks.output.traces import one_line
 if TYPE_CHECKING:
     from regrow.infra.prefect.deployments import Scheduled
 
-SAID = 40
+MOST_MESSAGES = 40
 """Maximum lines of recent incidents."""
 RUNGS = 60
 
@@ -107,7 +107,7 @@ def experiment(
         "tags": noted.tags,
         "notes": [{"at": moment(note.t), "text": note.text} for note in noted.texts[-10:]],
         "losses": [text.losses(kind, lost) for kind, lost in waste.of_all(history).items()],
-        "said": said(fold),
+        "messages": latest_messages(fold),
         "agents": list(_agents(history, now, alive=alive)),
         "agents_line": "".join(agents.line(history, alive=alive)),
         "decisions": decisions(fold),
@@ -133,7 +133,7 @@ def _agents(history: History, now: float, *, alive: bool) -> Iterator[dict[str, 
         }
 
 
-def said(fold: ExperimentState) -> list[dict[str, Any]]:
+def latest_messages(fold: ExperimentState) -> list[dict[str, Any]]:
     """Return what happened, newest first: ends of trials, losses and recoveries."""
     lines = [(t, line, False) for t, line in fold.board.latest]
     for incident in fold.board.incidents.kept:
@@ -141,7 +141,7 @@ def said(fold: ExperimentState) -> list[dict[str, Any]]:
             lines.append((incident.t, words.loss(incident) + _went_on(incident), True))
         else:
             lines.append((incident.t, _absence(incident), True))
-    newest = sorted(lines, key=lambda line: line[0])[-SAID:]
+    newest = sorted(lines, key=lambda line: line[0])[-MOST_MESSAGES:]
     return [{"at": moment(t), "text": line, "loss": loss} for t, line, loss in reversed(newest)]
 
 
@@ -287,7 +287,7 @@ def settings(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = [
         {
             "name": name,
-            "cells": ["-" if value is ABSENT else _said(value) for value in values],
+            "cells": ["-" if value is ABSENT else _in_a_cell(value) for value in values],
             "differs": differs,
         }
         for name, values, differs in configurations(configs)
@@ -297,10 +297,10 @@ def settings(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _set(key: str, value: Any) -> str:
     """Format a specification's value at a key; a missing top-level key has its default."""
-    return "default" if value is None and "." not in key else _said(value)
+    return "default" if value is None and "." not in key else _in_a_cell(value)
 
 
-def _said(value: Any) -> str:
+def _in_a_cell(value: Any) -> str:
     shown = (
         one_line(text.value(value))
         if not isinstance(value, dict | list)

@@ -78,7 +78,7 @@ class Answers:
         """
         made = FastAPI(title=self.experiment, docs_url=None, redoc_url=None, openapi_url=None)
         made.add_api_route(self.path, self.predict, methods=["POST"], response_model=None)
-        for path, answer in self.told_about.items():
+        for path, answer in self.info_routes.items():
             made.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
         rules = Rules(
             hosts=None if beyond else (),
@@ -89,13 +89,13 @@ class Answers:
         return made
 
     @property
-    def told_about(self) -> dict[str, Callable[[], Coroutine[Any, Any, Response]]]:
+    def info_routes(self) -> dict[str, Callable[[], Coroutine[Any, Any, Response]]]:
         """The routes with information about the server, by path."""
         return {
             "/healthz": self.healthz,
             "/readyz": self.readyz,
             "/version": self.version,
-            "/metrics": self.told,
+            "/metrics": self.exposition,
             "/docs": self.docs,
             "/openapi.json": self.openapi,
         }
@@ -132,13 +132,13 @@ class Answers:
         return answer
 
     async def _fill(self, body: Body, request: Request) -> None:
-        told = request.headers.get("content-length", "")
+        length = request.headers.get("content-length", "")
         try:
-            if told.isdigit() and int(told) > self.kind.max_body:
+            if length.isdigit() and int(length) > self.kind.max_body:
                 raise TooMuch(f"the body is larger than {self.kind.max_body} bytes")
             async for part in request.stream():
                 for start in range(0, len(part), PART_BYTES):
-                    body.take(part[start : start + PART_BYTES])
+                    body.add(part[start : start + PART_BYTES])
                     if len(part) > PART_BYTES:
                         await asyncio.sleep(0)  # lets other requests be answered
         except ClientDisconnect:
@@ -185,7 +185,7 @@ class Answers:
                 else [self._input.model_validate_json(body)]
             )
         except ValidationError as error:
-            raise Refusal(422, _told_wrong(error)) from None
+            raise Refusal(422, _describe_errors(error)) from None
         except Exception as error:  # noqa: BLE001 - raised by the user's validators
             _LOG.error(
                 "%s raised %s\n%s",
@@ -248,16 +248,16 @@ class Answers:
             {
                 "experiment": (main is not None and main.chosen.experiment) or self.experiment,
                 **({"gate": self.gate} if self.gate else {}),
-                **(_told(main) if main is not None else {"trial": None}),
+                **(_describe(main) if main is not None else {"trial": None}),
                 "canary": (
                     None
                     if canary is None
-                    else {**_told(canary), "percent": round(100 * self.models.share, 6)}
+                    else {**_describe(canary), "percent": round(100 * self.models.share, 6)}
                 ),
             }
         )
 
-    async def told(self) -> Response:
+    async def exposition(self) -> Response:
         """Answer the metrics of all processes together."""
         return Response(self.metrics.text(), headers={"Content-Type": self.metrics.content_type})
 
@@ -272,23 +272,23 @@ class Answers:
         )
 
 
-def _told(model: Model) -> dict[str, Any]:
-    told = model.chosen
+def _describe(model: Model) -> dict[str, Any]:
+    chosen = model.chosen
     return {
-        "trial": told.trial,
-        "step": told.step,
-        "metric": told.metric,
-        "value": told.value,
-        "manifest": told.manifest,
-        "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(told.since)),
+        "trial": chosen.trial,
+        "step": chosen.step,
+        "metric": chosen.metric,
+        "value": chosen.value,
+        "manifest": chosen.manifest,
+        "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(chosen.since)),
     }
 
 
-def _told_wrong(error: ValidationError) -> list[dict[str, Any]]:
+def _describe_errors(error: ValidationError) -> list[dict[str, Any]]:
     """Return what is wrong with the inputs, without their values, which may be large."""
     if error.error_count() > MOST_LISTED:
-        said = f"{error.error_count()} values are wrong; send fewer to be told which"
-        return [{"type": "too_many_errors", "loc": ["body"], "msg": said}]
+        message = f"{error.error_count()} values are wrong; send fewer to be told which"
+        return [{"type": "too_many_errors", "loc": ["body"], "msg": message}]
     listed = error.errors(include_url=False, include_context=False, include_input=False)[
         :MOST_ERRORS
     ]
@@ -312,14 +312,14 @@ class Invocations(Answers):
     bodies = ("text/csv", PARQUET)
 
     @property
-    def told_about(self) -> dict[str, Callable[[], Coroutine[Any, Any, Response]]]:
+    def info_routes(self) -> dict[str, Callable[[], Coroutine[Any, Any, Response]]]:
         """See Answers; the model's signature in MLflow describes its inputs."""
-        told = {
+        routes = {
             path: answer
-            for path, answer in super().told_about.items()
+            for path, answer in super().info_routes.items()
             if path not in ("/docs", "/openapi.json")
         }
-        return {**told, "/ping": self.readyz}
+        return {**routes, "/ping": self.readyz}
 
     def _counting(self, request: Request) -> Counting | CountingRows | None:
         kind = request.headers.get("content-type", "").partition(";")[0].strip()

@@ -16,17 +16,17 @@ from contextlib import closing, suppress
 from msgspec import structs
 
 from regrow.apps.serving.messages import (
+    MESSAGES,
     METRICS_FOLDER,
-    WORDS,
     Answered,
     Ask,
+    ChildCommand,
+    ChildMessage,
     Chosen,
     Loaded,
-    Order,
     Ready,
     Refused,
     Setup,
-    Word,
     Wrong,
 )
 from regrow.tasks.process.json_lines import JsonLines
@@ -40,7 +40,7 @@ class Child:
         module = f"regrow.apps.serving.{'replica' if setup.ray is None else 'deployer'}"
         ours, theirs = socket.socketpair()
         self._line = JsonLines(ours)
-        self.answers: queue.Queue[Word | None] = queue.Queue()
+        self.answers: queue.Queue[ChildMessage | None] = queue.Queue()
         """Its answers; None once it has ended."""
         with theirs:
             self.process = subprocess.Popen(
@@ -52,14 +52,14 @@ class Child:
             )
         self.say(setup)
 
-    def say(self, order: Order) -> None:
+    def say(self, order: ChildCommand) -> None:
         """Send it an order; if the process is gone, `hear` notices it."""
         self._line.send(order)
 
-    def hear(self, heard: Callable[[Word], None]) -> int:
+    def hear(self, heard: Callable[[ChildMessage], None]) -> int:
         """Pass its messages to `heard` until it ends; return its exit code."""
         with closing(self._line):
-            for word in self._line.messages(WORDS):
+            for word in self._line.messages(MESSAGES):
                 heard(word)
         self.answers.put(None)
         return self.process.wait()
@@ -71,7 +71,7 @@ class Child:
                 self.answers.put(None)  # the end mark, for the next caller
                 return
 
-    def answer(self, seconds: float) -> Word | None:
+    def answer(self, seconds: float) -> ChildMessage | None:
         """Return its next message; None if it has ended, or is silent for so long."""
         try:
             answer = self.answers.get(timeout=max(0.0, seconds))
@@ -105,8 +105,8 @@ class Child:
         """Return what it has answered; nothing if it does not reply."""
         self.forget()
         self.say(Ask())
-        said = self.answer(SAMPLE_SECONDS)
-        return said if isinstance(said, Answered) else Answered()
+        reply = self.answer(SAMPLE_SECONDS)
+        return reply if isinstance(reply, Answered) else Answered()
 
 
 def ended(code: int) -> str:
@@ -133,12 +133,12 @@ def tried(
             setup, sockets=[], ray=None, chosen=[] if chosen is None else [chosen], sample=sample
         )
     )
-    said: list[Word] = []
+    messages: list[ChildMessage] = []
     late = threading.Timer(seconds, child.process.kill)
     late.start()
-    code = child.hear(said.append)
+    code = child.hear(messages.append)
     late.cancel()
-    for word in said:
+    for word in messages:
         if isinstance(word, Wrong | Ready):
             return word if isinstance(word, Wrong) else None
     return Refused(

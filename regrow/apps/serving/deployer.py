@@ -24,12 +24,12 @@ from msgspec import structs
 
 from regrow.apps.serving.line import begin
 from regrow.apps.serving.messages import (
-    ORDERS,
+    COMMANDS,
     Answered,
+    ChildCommand,
     Chosen,
     Loaded,
     OnRay,
-    Order,
     Ready,
     Refused,
     Role,
@@ -39,7 +39,7 @@ from regrow.apps.serving.messages import (
 )
 from regrow.apps.serving.served import Served
 from regrow.infra.machine.addresses import non_loopback
-from regrow.infra.machine.confidential import confidential, excludes, told
+from regrow.infra.machine.confidential import confidential, excludes, warning
 from regrow.infra.ray import cluster
 from regrow.infra.ray.private import at_version
 from regrow.tasks.errors import RegrowError, UserError
@@ -72,7 +72,7 @@ class Deployment:
         self._actor: dict[str, Any] = {"num_cpus": kind.cpus, "num_gpus": kind.gpus}
         if not local:
             if left_out := confidential(Path(setup.code)):
-                _LOG.warning("%s", told(left_out))
+                _LOG.warning("%s", warning(left_out))
             self._actor["runtime_env"] = {
                 "working_dir": setup.code,
                 "excludes": [*NOT_SHIPPED, *excludes(left_out)],
@@ -89,7 +89,7 @@ class Deployment:
         if self._chosen:
             self._deploy()
 
-    def take(self, chosen: Chosen) -> Refused | None:
+    def deploy(self, chosen: Chosen) -> Refused | None:
         """Deploy it on all replicas; on failure, return why and deploy the previous one again."""
         before = dict(self._chosen)
         self._chosen[chosen.role] = chosen
@@ -117,7 +117,7 @@ class Deployment:
     def _deploy(self) -> None:
         from ray import serve
 
-        from regrow.apps.serving.on_ray import Answering
+        from regrow.apps.serving.on_ray import RayReplica
 
         batch = self._kind.max_batch
         options: dict[str, Any] = {
@@ -134,7 +134,7 @@ class Deployment:
                 "max_replicas": self._ray.most,
                 "target_ongoing_requests": batch,
             }
-        made: Any = serve.deployment(serve.ingress()(Answering))
+        made: Any = serve.deployment(serve.ingress()(RayReplica))
         made = at_version(made, self._ray.version, options)
         serve.run(made.bind(*self._bound), name=self._name, route_prefix="/")
 
@@ -161,7 +161,7 @@ def watch() -> None:
 
 def obey(line: JsonLines, deployment: Deployment) -> None:
     """Carry out orders until SIGTERM, or until the supervisor is gone; then it stays deployed."""
-    orders: queue.Queue[Order | None] = queue.Queue()
+    orders: queue.Queue[ChildCommand | None] = queue.Queue()
     told_to_end = threading.Event()
 
     def end(*_: Any) -> None:
@@ -172,7 +172,7 @@ def obey(line: JsonLines, deployment: Deployment) -> None:
         signal.signal(number, end)
 
     def hear() -> None:
-        for order in line.messages(ORDERS):
+        for order in line.messages(COMMANDS):
             orders.put(order)
         orders.put(None)
 
@@ -180,7 +180,7 @@ def obey(line: JsonLines, deployment: Deployment) -> None:
     line.send(Ready())
     while (order := orders.get()) is not None:
         if isinstance(order, Chosen):
-            line.send(deployment.take(order) or Loaded(manifest=order.manifest))
+            line.send(deployment.deploy(order) or Loaded(manifest=order.manifest))
         elif isinstance(order, Switch):
             line.send(Loaded(manifest=order.manifest))
         else:

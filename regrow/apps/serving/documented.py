@@ -50,7 +50,7 @@ def openapi(kind: type[Served], experiment: str) -> dict[str, Any]:
             "application/json": {"schema": {"anyOf": [schema, {"type": "array", "items": schema}]}}
         }
 
-    said = {
+    responses = {
         "200": {
             "description": (
                 "One output, or a list of outputs. `Regrow-Trial` names the trial that answered."
@@ -76,7 +76,7 @@ def openapi(kind: type[Served], experiment: str) -> dict[str, Any]:
         "summary": "One input, or a list of inputs",
         "operationId": "predict",
         "requestBody": {"required": True, "content": either(one)},
-        "responses": said,
+        "responses": responses,
     }
     paths: dict[str, Any] = {"/predict": {"post": predict}}
     for path, summary in _OTHERS.items():

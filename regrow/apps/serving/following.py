@@ -137,7 +137,7 @@ class Following:
         passed = [one for one in found if passing.passes(one.trial, one.step)]
         if found and found[0] not in passed and found[0].manifest not in self._turned:
             self._turned.add(found[0].manifest)
-            turned = passing.told(found[0].trial, found[0].step)
+            turned = passing.describe(found[0].trial, found[0].step)
             _LOG.info("the gate %s turned away %s", passing.gate.text, turned)
             self.standing.refuses(f"{self.name}: {turned} does not meet {passing.gate.text}")
         return passed
@@ -261,12 +261,12 @@ class Following:
 
         Raises UserError for a gate on a metric that the experiment does not have.
         """
-        for trouble in polls(self.name, self._look, lambda: bool(self.serving), stop, metered):
+        for trouble in polls(self.name, self._poll, lambda: bool(self.serving), stop, metered):
             if wrong := self.wrong_gate():
                 raise UserError(wrong)
             self.standing.troubled(trouble)
 
-    def _look(self, stop: threading.Event) -> None:
+    def _poll(self, stop: threading.Event) -> None:
         unsettled, self._unsettled = self._unsettled, True
         try:
             if self.read() or unsettled:
@@ -283,19 +283,19 @@ class Following:
 
 def polls(
     name: str,
-    look: Callable[[threading.Event], None],
+    poll: Callable[[threading.Event], None],
     serves: Callable[[], bool],
     stop: threading.Event,
     metered: bool,
 ) -> Iterator[str]:
-    """Call `look` until `stop` is set; after each call, yield its problem, "" for none. A problem
+    """Call `poll` until `stop` is set; after each call, yield its problem, "" for none. A problem
     is logged once, and whether something is served meanwhile.
     """
     trouble = ""
     while not stop.is_set():
         before, trouble = trouble, ""
         try:
-            look(stop)
+            poll(stop)
         except PROBLEMS as error:
             trouble = str(error)
         if trouble != before:

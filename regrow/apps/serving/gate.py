@@ -46,14 +46,14 @@ class GateEvaluator:
         values = self.values(trial, step)
         return all(one.met(values[one.metric]) for one in self.gate.conditions)
 
-    def told(self, trial: int, step: int) -> str:
+    def describe(self, trial: int, step: int) -> str:
         """Describe a step for people, with the gate's metrics."""
         values = self.values(trial, step)
-        said = (
+        readings = (
             f"{name} {'not reported' if value is None else readable(value)}"
             for name, value in values.items()
         )
-        return f"trial {trial}, step {step}, {', '.join(said)}"
+        return f"trial {trial}, step {step}, {', '.join(readings)}"
 
     def unknown(self) -> str:
         """Return what is wrong with a gate whose metric was never reported, "" for nothing."""

@@ -90,8 +90,8 @@ def write(places: Places, name: str, *, model: str, trial: int | None, folder: P
 def _needed(made: Path, code: Path) -> Needs:
     """Find what the user's class imports, in a process that loads it from this folder."""
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "needs.json"
-        places = map(str, (made, code, told))
+        needs_file = Path(folder) / "needs.json"
+        places = map(str, (made, code, needs_file))
         typed = [sys.executable, "-P", "-m", "regrow.apps.serving.needs", *places]
         try:
             done = subprocess.run(
@@ -106,8 +106,8 @@ def _needed(made: Path, code: Path) -> Needs:
             raise UserError(
                 f"--model: the class did not load the checkpoint within {TRY_SECONDS:g} s"
             ) from None
-        if done.returncode == 0 and told.exists():
-            return msgspec.json.decode(told.read_bytes(), type=Needs)
+        if done.returncode == 0 and needs_file.exists():
+            return msgspec.json.decode(needs_file.read_bytes(), type=Needs)
     last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
     raise UserCodeError(f"--model: the class does not load the checkpoint: {last[0]}", done.stderr)
 

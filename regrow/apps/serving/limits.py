@@ -41,7 +41,7 @@ class Counting:
         self._depth = self._digits = 0
         self._in_text = self._escaped = False
 
-    def take(self, part: bytes) -> None:
+    def count(self, part: bytes) -> None:
         """Count a part. Raises TooMuch."""
         outside = self._outside(part)
         self.items += (
@@ -99,7 +99,7 @@ class CountingRows:
     def __init__(self, most_items: int) -> None:
         self.items, self._most = 1, most_items
 
-    def take(self, part: bytes) -> None:
+    def count(self, part: bytes) -> None:
         """Count a part. Raises TooMuch."""
         self.items += part.count(b",") + part.count(b"\n")
         if self.items > self._most:
@@ -116,13 +116,13 @@ class Room:
     def __init__(self, most: int) -> None:
         self._most, self._held = most, 0
 
-    def take(self, count: int) -> None:
+    def reserve(self, count: int) -> None:
         """Reserve an amount. Raises Full without reserving anything."""
         if self._held + count > self._most:
             raise Full
         self._held += count
 
-    def give(self, count: int) -> None:
+    def release(self, count: int) -> None:
         self._held -= count
 
 
@@ -137,30 +137,30 @@ class Body:
         self._rooms, self._most, self._counting = rooms, most_bytes, counting
         self._bytes = self._values = 0
 
-    def take(self, part: bytes) -> None:
+    def add(self, part: bytes) -> None:
         """Add a part. Raises TooMuch, and Full."""
         self.content += part
         if len(self.content) > self._most:
             raise TooMuch(f"the body is larger than {self._most} bytes")
         if self._counting is not None:
-            self._counting.take(part)
+            self._counting.count(part)
         if len(self.content) > FREE_BYTES:
-            self._rooms.bytes_.take(len(part))
+            self._rooms.bytes_.reserve(len(part))
             self._bytes += len(part)
             if self._counting is not None:
                 fresh = self._counting.items - self._values
-                self._rooms.values.take(fresh)
+                self._rooms.values.reserve(fresh)
                 self._values += fresh
 
     def let_go(self) -> None:
         self.content = bytearray()
-        self._rooms.bytes_.give(self._bytes)
+        self._rooms.bytes_.release(self._bytes)
         self._bytes = 0
 
     def close(self) -> None:
         """Release everything: the request is answered."""
         self.let_go()
-        self._rooms.values.give(self._values)
+        self._rooms.values.release(self._values)
         self._values = 0
 
 

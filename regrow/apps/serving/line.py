@@ -7,7 +7,7 @@ import secrets
 import socket
 import sys
 
-from regrow.apps.serving.messages import ORDERS, TOKEN, Setup, Wrong
+from regrow.apps.serving.messages import COMMANDS, TOKEN, Setup, Wrong
 from regrow.apps.serving.served import Served
 from regrow.apps.serving.status import log_to_terminal
 from regrow.apps.serving.users_class import example_of, found
@@ -26,7 +26,7 @@ def begin() -> tuple[JsonLines, Setup, type[Served], bytes] | None:
     log_to_terminal()
     token = os.environ.pop(TOKEN, "")
     line = JsonLines(socket.socket(fileno=int(sys.argv[1])))
-    setup = next(line.messages(ORDERS), None)
+    setup = next(line.messages(COMMANDS), None)
     if not isinstance(setup, Setup):
         return None
     try:

@@ -165,9 +165,9 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True, tag="answered"):
     counts: dict[Role, tuple[int, int]] = {}
 
 
-Order = Setup | Chosen | Switch | Withdraw | Ask
-Word = Ready | Loaded | Refused | Wrong | Answered
-ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+ChildCommand = Setup | Chosen | Switch | Withdraw | Ask
+ChildMessage = Ready | Loaded | Refused | Wrong | Answered
+COMMANDS: msgspec.json.Decoder[ChildCommand] = msgspec.json.Decoder(ChildCommand)
 """Decodes what the supervisor sends."""
-WORDS: msgspec.json.Decoder[Word] = msgspec.json.Decoder(Word)
+MESSAGES: msgspec.json.Decoder[ChildMessage] = msgspec.json.Decoder(ChildMessage)
 """Decodes what an answering process sends."""

@@ -52,14 +52,14 @@ class Logged(Served):
         serving: Any = scoring_server  # untyped
         try:
             if (values := values_in(asked)) > self.max_items:
-                said = f"the body holds {values} values, more than {self.max_items}"
-                return self.Output(status=HTTP_413, content_type="text/plain", body=said)
+                message = f"the body holds {values} values, more than {self.max_items}"
+                return self.Output(status=HTTP_413, content_type="text/plain", body=message)
             result = serving.invocations(asked.data, asked.content_type, self._model, self._schema)
         except MlflowException as error:
             wrong: Any = error
-            said = wrong.serialize_as_json()
+            message = wrong.serialize_as_json()
             return self.Output(
-                status=wrong.get_http_status_code(), content_type="application/json", body=said
+                status=wrong.get_http_status_code(), content_type="application/json", body=message
             )
         return self.Output(
             status=result.status, content_type=result.mimetype, body=str(result.response)
@@ -74,10 +74,10 @@ def values_in(asked: Logged.Input) -> int:
     from pyarrow import parquet
 
     try:
-        told: Any = parquet.ParquetFile(pa.BufferReader(asked.data)).metadata
+        metadata: Any = parquet.ParquetFile(pa.BufferReader(asked.data)).metadata
     except pa.ArrowException:
         return 0
-    groups = [told.row_group(number) for number in range(told.num_row_groups)]
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return sum(
         int(group.column(number).num_values)
         for group in groups

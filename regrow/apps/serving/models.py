@@ -16,15 +16,15 @@ class Model:
     """A loaded checkpoint that answers requests."""
 
     def __init__(
-        self, chosen: Chosen, computing: Computing, kind: type[Served], told: Any = None
+        self, chosen: Chosen, computing: Computing, kind: type[Served], on_batch: Any = None
     ) -> None:
         self.chosen = chosen
         self.answered = self.failed = 0
         self.headers = {"Regrow-Trial": str(chosen.trial), "Regrow-Step": str(chosen.step)}
 
         def run(inputs: list[Any]) -> Any:
-            if told is not None:
-                told(str(chosen.trial), len(inputs))
+            if on_batch is not None:
+                on_batch(str(chosen.trial), len(inputs))
             return computing.run(inputs)
 
         limits = Limits(most=kind.max_batch, wait=kind.max_wait, waiting=kind.max_waiting)

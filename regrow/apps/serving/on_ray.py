@@ -31,7 +31,7 @@ from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import temporary
 
 
-class Answering:
+class RayReplica:
     """A replica. `code`: folder of the class here; None: the working directory that Ray copied."""
 
     def __init__(self, setup: bytes, secret: bytes, code: str | None) -> None:

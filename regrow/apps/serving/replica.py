@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from regrow.apps.serving.app import answers
 from regrow.apps.serving.line import begin
 from regrow.apps.serving.messages import (
-    ORDERS,
+    COMMANDS,
     Answered,
     Chosen,
     Loaded,
@@ -121,7 +121,7 @@ class Replica:
 
     def _obey(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
         """Carry out the supervisor's orders, in a thread, so that loading blocks no request."""
-        for order in self.line.messages(ORDERS):
+        for order in self.line.messages(COMMANDS):
             if isinstance(order, Chosen):
                 if (computing := self.load(order, self.answers.sample)) is not None:
                     loop.call_soon_threadsafe(self._hold, order, computing)

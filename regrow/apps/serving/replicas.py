@@ -21,6 +21,7 @@ from msgspec import structs
 from regrow.apps.serving.child import Child, ended, tried
 from regrow.apps.serving.messages import (
     Answered,
+    ChildMessage,
     Chosen,
     Loaded,
     Ready,
@@ -29,7 +30,6 @@ from regrow.apps.serving.messages import (
     Setup,
     Switch,
     Withdraw,
-    Word,
     Wrong,
 )
 from regrow.infra.machine import addresses
@@ -116,7 +116,7 @@ class Replicas:
             if (refused := self._loaded(child, chosen)) is not None and not self._ending.is_set():
                 _LOG.error(
                     "%s: %s; it is started again, with that checkpoint",
-                    self._told(number),
+                    self._label(number),
                     refused.why,
                 )
                 child.process.kill()
@@ -175,7 +175,7 @@ class Replicas:
                 self._children[number] = child
             began = time.monotonic()
 
-            def heard(word: Word, child: Child = child) -> None:
+            def heard(word: ChildMessage, child: Child = child) -> None:
                 nonlocal ready
                 if isinstance(word, Loaded | Refused | Answered):
                     child.answers.put(word)
@@ -190,7 +190,7 @@ class Replicas:
                 why = f"the process that answers ended before it was ready ({ended(code)})"
                 self._began.put(Wrong(why=why))
             self.losses += 1
-            _LOG.warning("%s ended (%s); another one is started", self._told(number), ended(code))
+            _LOG.warning("%s ended (%s); another one is started", self._label(number), ended(code))
             self._ending.wait(backoff.after(time.monotonic() - began))
 
     def _loaded(self, child: Child, chosen: Chosen) -> Refused | None:
@@ -235,6 +235,6 @@ class Replicas:
         with self._lock:
             return list(self._children.values())
 
-    def _told(self, number: int) -> str:
+    def _label(self, number: int) -> str:
         """Name a process, for people."""
         return f"replica {number}" if self._setup.ray is None else "the process that deploys on Ray"

@@ -45,15 +45,15 @@ class Series:
     current: Following | None = None
     """The served experiment; None before the first eligible one."""
     _readers: dict[str, Following] = field(default_factory=dict)
-    _told: dict[str, str] = field(default_factory=dict)
+    _problems: dict[str, str] = field(default_factory=dict)
     """By experiment: the problem that was logged last."""
 
-    def look(self, stop: threading.Event) -> None:
+    def poll(self, stop: threading.Event) -> None:
         """Serve the current state. Raises UserError, and Unavailable for the state root."""
         members = experiments_of(self.name, self.places.experiments(self._readers))
         served = self.current.name if self.current is not None else ""
-        for gone in self._told.keys() - {*members, served, ""}:
-            del self._told[gone]
+        for gone in self._problems.keys() - {*members, served, ""}:
+            del self._problems[gone]
         newer = [name for name in members if not served or self._after(name, served)]
         for name in (*reversed(newer), *([served] if served else [])):
             if stop.is_set() or self._serves(name, stop):
@@ -76,9 +76,9 @@ class Series:
             trouble = str(error)
             if not reader.serving:
                 del self._readers[name]  # read it from the beginning next time
-        if self._told.get(name) != trouble:
+        if self._problems.get(name) != trouble:
             warn(name, trouble, serves=self.current is not None)
-        self._tell(name, trouble)
+        self._publish(name, trouble)
         if not reader.serving:
             return False
         if reader is not self.current:
@@ -119,7 +119,7 @@ class Series:
             if name != reader.name and not self._after(name, reader.name)
         ]:
             del self._readers[name]
-            self._told.pop(name, None)
+            self._problems.pop(name, None)
         for name in experiments_of(self.name, [folder.name for folder in self.scratch.iterdir()]):
             if name not in kept and name not in self._readers:
                 shutil.rmtree(self.scratch / name, ignore_errors=True)
@@ -128,7 +128,7 @@ class Series:
 
     def once(self, stop: threading.Event) -> None:
         """Serve the current state. Raises UserError if nothing can be served."""
-        self.look(stop)
+        self.poll(stop)
         if self.current is None and not stop.is_set():
             fit = (
                 f"a checkpoint that meets {self.gate.text}"
@@ -142,15 +142,17 @@ class Series:
 
     def follow(self, stop: threading.Event, *, metered: bool) -> None:
         """Serve the state's changes until `stop` is set; a problem is logged once and retried."""
-        for trouble in polls(self.name, self.look, lambda: self.current is not None, stop, metered):
-            self._tell("", trouble)
+        for trouble in polls(self.name, self.poll, lambda: self.current is not None, stop, metered):
+            self._publish("", trouble)
 
-    def _tell(self, name: str, trouble: str) -> None:
+    def _publish(self, name: str, trouble: str) -> None:
         """Publish the problems; `name`: the experiment that this one concerns, "" for all."""
-        self._told[name] = trouble
+        self._problems[name] = trouble
         self.standing.troubled(
             "; ".join(
-                f"{name or self.name}: {trouble}" for name, trouble in self._told.items() if trouble
+                f"{name or self.name}: {trouble}"
+                for name, trouble in self._problems.items()
+                if trouble
             )
         )
 

@@ -164,8 +164,8 @@ def _is_series(places: Places, asked: ServeRequest) -> bool:
     """Return whether it is the name of a schedule with experiments, not of an experiment. Raises
     UserError if a trial of a schedule is named.
     """
-    there = places.experiments()
-    if asked.name in there or not experiments_of(asked.name, there):
+    experiments = places.experiments()
+    if asked.name in experiments or not experiments_of(asked.name, experiments):
         return False
     if asked.trial is not None or (asked.canary is not None and asked.canary.trial is not None):
         option = "--trial" if asked.trial is not None else "--canary"

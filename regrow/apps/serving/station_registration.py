@@ -57,8 +57,8 @@ def of_experiment(places: Places, spec: Spec) -> list[str]:
 
     Returns instructions for people. If a schedule of that name exists, only the schedule decides.
     """
-    there = served.read(places, spec.name)
-    if there is not None and there.schedule:
+    existing = served.read(places, spec.name)
+    if existing is not None and existing.schedule:
         return []
     return list(_written(places, spec, spec.name, schedule=False, series=False))
 
@@ -111,8 +111,8 @@ def _model(path: str, folder: str | None) -> None:
             error.hint.replace("file.py:function", "FILE.py:CLASS"),
         ) from None
     except (SyntaxError, ValueError) as error:  # the file is not text
-        told = SpecError("serve.model", path, f"cannot be imported: {in_a_line(error)}")
-        raise UserCodeError(str(told), user_trace(error)) from error
+        refused = SpecError("serve.model", path, f"cannot be imported: {in_a_line(error)}")
+        raise UserCodeError(str(refused), user_trace(error)) from error
 
 
 def _glance_at_class(file: Path, path: str) -> None:
@@ -134,16 +134,16 @@ def _glance_at_class(file: Path, path: str) -> None:
     if [ast.unparse(base).rpartition(".")[2] for base in one.bases] != ["Served"]:
         return  # other base classes may define what it lacks
     within = list(ast.walk(one))
-    there = {
+    defined = {
         node.name
         for node in within
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    there |= {
+    defined |= {
         node.id for node in within if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
-    there |= {node.asname or node.name for node in within if isinstance(node, ast.alias)}
-    if missing := [member for member in ("Input", "load", "predict") if member not in there]:
+    defined |= {node.asname or node.name for node in within if isinstance(node, ast.alias)}
+    if missing := [member for member in ("Input", "load", "predict") if member not in defined]:
         forms = {
             "Input": "class Input(pydantic.BaseModel)",
             "load": "def load(self, folder, config)",
@@ -175,11 +175,11 @@ def _gate(gate: Gate, spec: Spec, places: Places) -> list[str]:
     named = {one.name for one in spec.metrics} | {one.metric for one in spec.limits}
     if not (unknown := [name for name in gate.metrics if name not in named]):
         return []
-    there = places.experiments()
+    experiments = places.experiments()
     newest = (
         spec.name
-        if spec.name in there
-        else next(iter(reversed(experiments_of(spec.name, there))), None)
+        if spec.name in experiments
+        else next(iter(reversed(experiments_of(spec.name, experiments))), None)
     )
     if newest is not None:
         passing = GateEvaluator(gate=gate)

@@ -25,7 +25,7 @@ _OPTION = re.compile(r"--(?=(?:model|gate|canary|replicas|host|port):)")
 """Options are renamed to keys of `serve:`, since the readers of the file wrote those."""
 
 
-class Answering(msgspec.Struct, frozen=True, kw_only=True):
+class ServedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A served checkpoint. `since`: seconds since the epoch."""
 
     experiment: str
@@ -43,7 +43,7 @@ class Answering(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the file.
 
     Attributes:
@@ -61,8 +61,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
     url: str = ""
     port: int = 0
-    main: Answering | None = None
-    canary: Answering | None = None
+    main: ServedCheckpoint | None = None
+    canary: ServedCheckpoint | None = None
     refused: str = ""
     refused_at: float = 0.0
     trouble: str = ""
@@ -73,7 +73,7 @@ class ServingStatus:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self.state = State() if file is None else read(file)
+        self.state = ServerStatus() if file is None else read(file)
         """The current content."""
 
     def begins(self) -> None:
@@ -86,7 +86,9 @@ class ServingStatus:
 
     def serves(self, role: Role, chosen: Chosen | None) -> None:
         """Record the checkpoint in that role; None: none."""
-        self._now(**{role: chosen and msgspec.convert(chosen, Answering, from_attributes=True)})
+        self._now(
+            **{role: chosen and msgspec.convert(chosen, ServedCheckpoint, from_attributes=True)}
+        )
 
     def refuses(self, line: str) -> None:
         self._now(refused=line, refused_at=time.time())
@@ -118,8 +120,8 @@ def log_to_terminal() -> logging.Logger:
     return _LOG
 
 
-def read(file: Path) -> State:
+def read(file: Path) -> ServerStatus:
     """Read the file; an empty state if there is none, or one of another version."""
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(file.read_bytes(), type=State)
-    return State()
+        return msgspec.json.decode(file.read_bytes(), type=ServerStatus)
+    return ServerStatus()

@@ -168,8 +168,10 @@ def times_lost(states: Iterable[State[Any]]) -> int:
     Several such states in a row count once: Prefect's server executes an automation's action up to
     four times if its database was busy at the end of it (seen with Prefect 3.8.8 and SQLite).
     """
-    told = [state.message == AGAIN for state in sorted(states, key=lambda state: state.timestamp)]
-    return sum(now and not before for before, now in pairwise([False, *told]))
+    recovered = [
+        state.message == AGAIN for state in sorted(states, key=lambda state: state.timestamp)
+    ]
+    return sum(now and not before for before, now in pairwise([False, *recovered]))
 
 
 def take_up(client: SyncPrefectClient, run_id: UUID) -> None:

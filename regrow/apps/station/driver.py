@@ -93,7 +93,7 @@ class _Post:
     def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0))
         port = self._listener.getsockname()[1]
-        self._tell({"idle": True, "port": port, "token": self._token, "head": self._head})
+        self._write_state({"idle": True, "port": port, "token": self._token, "head": self._head})
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -119,14 +119,14 @@ class _Post:
         background.start(callers.accept, name="orders")
         order, line = taken.get()
         callers.close()
-        self._tell({"idle": False, "name": order.name, "flow_run": order.flow_run})
+        self._write_state({"idle": False, "name": order.name, "flow_run": order.flow_run})
         return order, line
 
-    def _tell(self, what: Mapping[str, Any]) -> None:
+    def _write_state(self, what: Mapping[str, Any]) -> None:
         """Rewrite the file in place, since the lock belongs to this file."""
         if self._lock is None:
             # A process that lists the drivers holds it for an instant.
-            self._lock = locks.take(self._file, wait=2.0)
+            self._lock = locks.acquire(self._file, wait=2.0)
         with self._file.open("r+") as into:
             into.write(json.dumps(what))
             into.truncate()

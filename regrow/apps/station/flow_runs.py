@@ -45,9 +45,9 @@ def run_flow_run(flow_run_id: str, places: Places, say: Callable[[str], None]) -
         try:
             _run(client, run, places, say)
         except Exception as error:
-            _told(client, run, Failed(message=reason(error)))
+            _set_final_state(client, run, Failed(message=reason(error)))
             raise
-        _told(client, run, Completed(message="nothing was left to do"))
+        _set_final_state(client, run, Completed(message="nothing was left to do"))
 
 
 def _run(
@@ -124,7 +124,7 @@ def _ended(places: Places, name: str) -> str | None:
     return last.status if isinstance(last, Closed) else None
 
 
-def _told(client: SyncPrefectClient, run: FlowRun, state: Any) -> None:
+def _set_final_state(client: SyncPrefectClient, run: FlowRun, state: Any) -> None:
     """Set the final state of a flow run that did not begin; a flow that began sets it itself."""
     now = client.read_flow_run(run.id).state
     if now is not None and not now.is_final() and not now.is_running() and not now.is_paused():

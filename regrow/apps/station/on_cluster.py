@@ -62,7 +62,7 @@ def run_on_cluster(
     client.set_flow_run_state(run.id, Running(message=f"on the cluster of {cluster}"), force=True)
     logger = flow_run_logger(run)
 
-    def told(line: str) -> None:
+    def log_and_say(line: str) -> None:
         logger.info(line)
         say(line)
 
@@ -71,7 +71,7 @@ def run_on_cluster(
             words = ["run", own.name, "--on", cluster, "--yes", "--quiet", "--state", places.root]
             words += ["--trials", str(this.trials)] if this.trials else []
             words += ["--retry-failed"] * retry_failed
-            code, last = _followed(client, run, this, places, words, own.parent, told)
+            code, last = _followed(client, run, this, places, words, own.parent, log_and_say)
         state = _state(survey(places.store(this.name)).last, code, last)
     except KeyboardInterrupt:
         state = Cancelled(
@@ -87,11 +87,11 @@ def run_on_cluster(
     client.set_flow_run_state(run.id, state, force=True)
 
 
-def _state(last: Event | None, code: int, said: list[str]) -> State[Any]:
-    """Return the final state of the flow run. `last`: last event of the log; `code` and `said`: the
-    command's exit code and last lines.
+def _state(last: Event | None, code: int, last_lines: list[str]) -> State[Any]:
+    """Return the final state of the flow run. `last`: last event of the log; `code` and
+    `last_lines`: the command's exit code and last lines.
     """
-    words = "\n".join(said) or f"`regrow run --on` ended with {code}"
+    words = "\n".join(last_lines) or f"`regrow run --on` ended with {code}"
     if not isinstance(last, Closed):
         return Failed(message=words)
     if last.status == "finished":
@@ -154,9 +154,9 @@ def _followed(
         errors="replace",
     ) as process:
         assert process.stdout is not None
-        look = partial(_look, client, run, this.name, places)
+        poll = partial(_stop_if_cancelled, client, run, this.name, places)
         with (
-            background.every(LOOK_SECONDS, look, name="cancelled"),
+            background.every(LOOK_SECONDS, poll, name="cancelled"),
             _ended_with_this(process),
         ):
             for line in process.stdout:
@@ -168,7 +168,7 @@ def _followed(
     return code, last
 
 
-def _look(client: SyncPrefectClient, run: FlowRun, name: str, places: Places) -> bool:
+def _stop_if_cancelled(client: SyncPrefectClient, run: FlowRun, name: str, places: Places) -> bool:
     """Stop the experiment once its flow run is cancelled; return whether that was done."""
     # Unreachable: the next poll may succeed.
     with suppress(httpx.HTTPError, PrefectException, RegrowError):

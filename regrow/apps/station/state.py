@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from regrow.apps.serving import status as servers
-from regrow.apps.serving.status import State
+from regrow.apps.serving.status import ServerStatus
 from regrow.apps.station.parts import SERVER
 from regrow.apps.station.triggers import aside
 from regrow.apps.station.triggers.aside import Aside
@@ -46,23 +46,23 @@ class PartState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """A server that the station keeps running. `running`: whether its process exists now; `said`:
-    the status that it reports.
+    """A server that the station keeps running. `running`: whether its process exists now;
+    `status`: as it reports it.
     """
 
     name: str
     running: bool
-    said: State
+    status: ServerStatus
 
     @property
     def state(self) -> str:
         """starting, waiting or serving."""
-        if not self.running or not self.said.url:
+        if not self.running or not self.status.url:
             return "starting"
-        return "waiting" if self.said.main is None else "serving"
+        return "waiting" if self.status.main is None else "serving"
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "state": self.state, **msgspec.to_builtins(self.said)}
+        return {"name": self.name, "state": self.state, **msgspec.to_builtins(self.status)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,9 @@ def station_status(station: Station, places: Places) -> StationStatus:
         served=serving(station, places),
         troubles=aside.troubles(places),
         aside=aside.found(places),
-        unhealed=[unhealed.line(places, name, one) for name, one in unhealed.told(places).items()],
+        unhealed=[
+            unhealed.line(places, name, one) for name, one in unhealed.records(places).items()
+        ],
     )
 
 
@@ -143,11 +145,11 @@ def serving(station: Station, places: Places) -> list[Serving]:
     """Return the servers that are wanted, with their status."""
     parts, found = station.parts(), []
     for name in served.names(places):
-        said = servers.read(served.standing(places, name))
+        status = servers.read(served.standing(places, name))
         pid = int(parts.get(f"{SERVER}{name}", {}).get("pid", 0))
-        if not pid or pid != said.pid:  # the status is the previous process's
-            said = msgspec.structs.replace(said, url="", main=None, canary=None)
-        found.append(Serving(name=name, running=pid > 0, said=said))
+        if not pid or pid != status.pid:  # the status is the previous process's
+            status = msgspec.structs.replace(status, url="", main=None, canary=None)
+        found.append(Serving(name=name, running=pid > 0, status=status))
     return found
 
 

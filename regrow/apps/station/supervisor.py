@@ -87,7 +87,7 @@ class Running:
         with suppress(FileNotFoundError):
             if log.stat().st_size > LOG_BYTES:
                 log.replace(log.with_suffix(".log.1"))
-        lock = locks.take(self.lock)
+        lock = locks.acquire(self.lock)
         if lock is None:
             return
         with lock:
@@ -126,7 +126,7 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for folder in (self._folder, self._folder / "logs", self._folder / "drivers"):
             private_files.folder(folder)
-        lock = locks.take(self._folder / "station.lock", wait=2.0)
+        lock = locks.acquire(self._folder / "station.lock", wait=2.0)
         if lock is None:
             raise UserError(
                 f"a station runs on {self._places.root} already; `regrow status` tells of it"
@@ -138,7 +138,7 @@ class Supervisor:
             with prefect_server.staying(self._places.prefect_home, host=host()) as handle:
                 self._begin(handle.server, restarts)
                 try:
-                    self._look_after()
+                    self._supervise()
                 finally:
                     self._end_parts()
         if place := os.environ.get(S3):
@@ -158,7 +158,7 @@ class Supervisor:
             self._running.append(Running(part, self._folder))
             self._running[-1].adopt(known.get(part.name, {}))
         record.write(
-            self._folder / "parts.json", {one.part.name: _told(one) for one in self._running}
+            self._folder / "parts.json", {one.part.name: _describe(one) for one in self._running}
         )
         Station(
             folder=self._folder,
@@ -182,22 +182,24 @@ class Supervisor:
         for name in ("station.json", "parts.json", "ray.json"):
             (self._folder / name).unlink(missing_ok=True)
 
-    def _look_after(self) -> None:
-        told: Mapping[str, object] = {}
+    def _supervise(self) -> None:
+        written: Mapping[str, object] = {}
         while not self._ended.wait(LOOK_SECONDS):
             self._keep_servers()
             for running in self._running:
                 self._see_to(running)
-            if (now := {one.part.name: _told(one) for one in self._running}) != told:
+            if (now := {one.part.name: _describe(one) for one in self._running}) != written:
                 record.write(self._folder / "parts.json", now)
-                told = now
+                written = now
 
     def _keep_servers(self) -> None:
         """Add parts for new servers; those no longer wanted end by themselves, and are removed."""
         wanted = {part.name: part for part in servers(self._places, self._environment)}
-        there = {running.part.name for running in self._running}
+        running_names = {running.part.name for running in self._running}
         self._running += [
-            Running(part, self._folder) for name, part in wanted.items() if name not in there
+            Running(part, self._folder)
+            for name, part in wanted.items()
+            if name not in running_names
         ]
         for running in [one for one in self._running if one.part.name.startswith(SERVER)]:
             name = running.part.name.removeprefix(SERVER)
@@ -227,7 +229,7 @@ class Supervisor:
         )
 
 
-def _told(running: Running) -> dict[str, object]:
+def _describe(running: Running) -> dict[str, object]:
     process = running.process
     state = "waiting" if process is None else "running" if running.steady else "starting"
     return {

@@ -81,9 +81,9 @@ class Worker:
         self._ended = threading.Event()
         self._children: list[subprocess.Popen[bytes]] = []
         self._spare: subprocess.Popen[bytes] | None = None
-        self._telling: list[subprocess.Popen[bytes]] = []
-        self._since = self._not_before = self._beat = self._healed = self._tell_at = 0.0
-        self._tell_backoff = Backoff(*TELL_SECONDS, steady=0.0)
+        self._deliveries: list[subprocess.Popen[bytes]] = []
+        self._since = self._not_before = self._beat = self._healed = self._deliver_at = 0.0
+        self._deliver_backoff = Backoff(*TELL_SECONDS, steady=0.0)
         self._handed: dict[str, tuple[int, float, str | None]] = {}
         """Flow runs given to a driver: process id, when, schedule; until Prefect says running."""
         self._prepared = False
@@ -98,9 +98,9 @@ class Worker:
         with get_client(sync_client=True) as client:
             while not self._ended.is_set():
                 _alone(self._keep_spare)
-                _alone(self._tell)
+                _alone(self._deliver)
                 if self._prepared or _alone(self._prepare, client):
-                    for act in (self._beat_heart, self._look, self._heal):
+                    for act in (self._beat_heart, self._start_due, self._heal):
                         _alone(act, client)
                 self._ended.wait(LOOK_SECONDS)
         self._end_drivers()
@@ -156,21 +156,21 @@ class Worker:
             client.get_scheduled_flow_runs_for_work_pool(POOL, scheduled_before=datetime.now(UTC))
             self._beat = time.monotonic()
 
-    def _tell(self) -> None:
+    def _deliver(self) -> None:
         """Deliver to MLflow and Prefect what sessions could not, as one was away or slow."""
-        self._telling = [one for one in self._telling if one.poll() is None]
-        if not self._telling and time.monotonic() >= self._tell_at:
-            self._telling = crash_report.tell_in_background(self._places)
-            if not self._telling:
-                self._tell_backoff.reset()
-            self._tell_at = time.monotonic() + self._tell_backoff.after(0.0)
+        self._deliveries = [one for one in self._deliveries if one.poll() is None]
+        if not self._deliveries and time.monotonic() >= self._deliver_at:
+            self._deliveries = crash_report.deliver_in_background(self._places)
+            if not self._deliveries:
+                self._deliver_backoff.reset()
+            self._deliver_at = time.monotonic() + self._deliver_backoff.after(0.0)
 
     def _heal(self, client: SyncPrefectClient) -> None:
         if time.monotonic() - self._healed > HEAL_SECONDS:
             self._healed = time.monotonic()
             auto_restart.go_on(client, self._places)
 
-    def _look(self, client: SyncPrefectClient) -> None:
+    def _start_due(self, client: SyncPrefectClient) -> None:
         """Start, skip and cancel flow runs as planned."""
         found = {str(one.id): one for one in _due(client)}
         self._tries.keep(found.keys())
@@ -252,7 +252,7 @@ class Worker:
     def _end_drivers(self) -> None:
         """Kill idle drivers, and ask busy ones to end as Ctrl-C would."""
         spare, idle = self._spare, [pid for pid, _ in record.drivers(self._folder, idle=True)]
-        for pid in (*record.stranded(self._folder), *idle, *(one.pid for one in self._telling)):
+        for pid in (*record.stranded(self._folder), *idle, *(one.pid for one in self._deliveries)):
             _signal(pid, signal.SIGKILL)
         if spare is not None and spare.poll() is None and not self._is_taken(spare.pid):
             spare.kill()

@@ -31,10 +31,10 @@ from regrow.tasks.trial.trial import Trial as OurTrial
 
 ASKED = "optuna:asked"
 """Attribute of a trial that the script ran itself, or added."""
-TOLD = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+ENDED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
-class Asked:
+class AskedTrial:
     """A trial that runs in this process, from `ask` to `tell`."""
 
     def __init__(
@@ -111,12 +111,12 @@ class Asking:
         self._inline = Inline(places, prepared, trials=UNLIMITED, given=given)
         self._job = Job.of(prepared.spec, folder=None)
         self._prepared, self._metrics, self._made = prepared, tuple(metrics), made
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, AskedTrial] = {}
 
     def ask(self, fixed: Mapping[str, BaseDistribution]) -> Trial:
         """Start a trial, and draw the parameters of `fixed`."""
         assignment = self._inline.start()
-        asked = Asked(self._job, assignment, self._inline, self._prepared, self._made)
+        asked = AskedTrial(self._job, assignment, self._inline, self._prepared, self._made)
         self._asked[assignment.trial] = asked
         for name, distribution in fixed.items():
             asked.trial.suggest_from(name, distribution)

@@ -97,20 +97,20 @@ class Apart:
             stdout=subprocess.PIPE,
             text=True,
         )
-        asked, told = process.stdin, process.stdout
-        assert asked is not None
-        assert told is not None
+        requests, output = process.stdin, process.stdout
+        assert requests is not None
+        assert output is not None
         writing = threading.Lock()
 
         def call(*what: Any) -> None:
             with writing:
-                asked.write(json.dumps(what) + "\n")
-                asked.flush()
+                requests.write(json.dumps(what) + "\n")
+                requests.flush()
 
         raised: BaseException | None = None
         with process, self._coordinator.through(call):
             call(request)
-            for line in told:
+            for line in output:
                 if line.startswith(_SAID):
                     announce(json.loads(line.removeprefix(_SAID)))
                 elif line.startswith(_RAISED):

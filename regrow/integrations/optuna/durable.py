@@ -22,7 +22,7 @@ from regrow.infra.machine import capacity
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna import records
-from regrow.integrations.optuna.asking import ASKED, TOLD, Asking
+from regrow.integrations.optuna.asking import ASKED, ENDED_STATES, Asking
 from regrow.integrations.optuna.following import Follow
 from regrow.integrations.optuna.mirror import Mirror, directions_of, enqueued
 from regrow.integrations.optuna.objective import Objective
@@ -104,9 +104,9 @@ class Study(TheirStudy):
             )
         super().__setattr__(name, value)
 
-    def take(self, history: History) -> None:
+    def load(self, history: History) -> None:
         """Load the trials and the attributes."""
-        self._mirror.take(Trials(history, self.store))
+        self._mirror.replace_all(Trials(history, self.store))
         self._history = history
         # those that the script asks for again, or adds, come on top of what it optimizes
         self._wanted = sum(ASKED in trial.attributes for trial in history.trials)
@@ -170,7 +170,7 @@ class Study(TheirStudy):
             )
             return
         caught = (catch,) if isinstance(catch, type) else tuple(catch)
-        told = list(callbacks or ())
+        own_callbacks = list(callbacks or ())
         most = self._schedule.max_steps
         objective = Objective(
             func,
@@ -183,9 +183,9 @@ class Study(TheirStudy):
             sampler=self._own_sampler,
         )
         jobs = capacity.cpus() if n_jobs == -1 else n_jobs
-        hold: Hold = "" if jobs != 1 else "ends" if told else "failures"
+        hold: Hold = "" if jobs != 1 else "ends" if own_callbacks else "failures"
         self._follow = Follow(
-            self.store, [partial(callback, self) for callback in told], timeout, hold
+            self.store, [partial(callback, self) for callback in own_callbacks], timeout, hold
         )
         try:
             spec = self._spec(jobs, self._wanted)
@@ -281,15 +281,15 @@ class Study(TheirStudy):
         if not isinstance(trial, int | Trial):
             raise TypeError("Trial must be a trial object or trial number.")
         number = trial if isinstance(trial, int) else trial.number
-        there = self._mirror.all_trials
-        if not 0 <= number < len(there):
+        trials = self._mirror.all_trials
+        if not 0 <= number < len(trials):
             raise ValueError(
                 f"Cannot tell for trial with number {number} since it has not been created."
             )
-        if there[number].state.is_finished() and skip_if_finished:
-            return copy.deepcopy(there[number])
+        if trials[number].state.is_finished() and skip_if_finished:
+            return copy.deepcopy(trials[number])
         if self._asking is None or self._asking.running(number) is None:
-            raise ValueError(f"Cannot tell a {there[number].state.name} trial.")
+            raise ValueError(f"Cannot tell a {trials[number].state.name} trial.")
         if state is TrialState.COMPLETE and values is None:
             raise ValueError(
                 "No values were told. Values are required when state is TrialState.COMPLETE."
@@ -299,7 +299,7 @@ class Study(TheirStudy):
                 "Values were told. Values cannot be specified when state is TrialState.PRUNED or"
                 " TrialState.FAIL."
             )
-        if state not in (None, *TOLD):
+        if state not in (None, *ENDED_STATES):
             raise ValueError(f"Cannot tell with state {state}.")
         _, problem = self._asking.tell(number, values, state)
         if problem is not None:
@@ -364,7 +364,7 @@ class Study(TheirStudy):
         if asking is not None:
             self._left()
             self._history = asking.history
-            self._mirror.take(Trials(asking.history, self.store))
+            self._mirror.replace_all(Trials(asking.history, self.store))
 
     def _session(self) -> Asking:
         """Return the session in which this process asks for trials; begin it if there is none."""
@@ -394,12 +394,12 @@ class Study(TheirStudy):
     @property
     def _pruner_asked(self) -> optuna.pruners.BasePruner | None:
         """The pruner, if trials ask it themselves."""
-        return self.pruner if self._schedule.asked else None
+        return self.pruner if self._schedule.asks_pruner else None
 
     def _refresh(self) -> None:
         assert self._asking is not None
         self._history = self._asking.history
-        self._mirror.take(Trials(self._asking.history, self.store))
+        self._mirror.replace_all(Trials(self._asking.history, self.store))
 
     def _waiting(self) -> list[FrozenTrial]:
         """Return the running trials of this process as they are now, and those that wait."""
@@ -480,7 +480,7 @@ class StudyOfTrial:
             raise KeyError(f"there is no study {self.name!r} in {self.root}")
         mirror = Mirror(self.name, directions_of(history))
         study = Study(self.name, places, mirror, None, None, stored=history.spec)
-        study.take(history)
+        study.load(history)
         return study, history, follower
 
 

@@ -72,11 +72,11 @@ class Follow:
             fold(self._store, self._history.apply, segments)
         log = Subscription(follower, _LOOK_SECONDS)
         try:
-            with log.in_background(partial(self._take, mirror), "optuna"):
+            with log.in_background(partial(self._apply_batch, mirror), "optuna"):
                 run()
         finally:
             if self._history.created is not None:  # else what went wrong before is the error
-                mirror.take(Trials(self._history, self._store))
+                mirror.replace_all(Trials(self._history, self._store))
         self._judge(objective.function)
 
     def _runner(
@@ -135,15 +135,15 @@ class Follow:
         self._ends = True
         self.stop()
 
-    def _take(self, mirror: Mirror, batch: Batch) -> None:
+    def _apply_batch(self, mirror: Mirror, batch: Batch) -> None:
         try:
-            self._take_events(mirror, batch)
+            self._apply_events(mirror, batch)
         except BaseException:
             # else the session would wait for a thread that has ended
             self._coordinator.call("proceed", True)
             raise
 
-    def _take_events(self, mirror: Mirror, batch: Batch) -> None:
+    def _apply_events(self, mirror: Mirror, batch: Batch) -> None:
         for event in batch.events():
             self._history.apply(event)
             try:
@@ -170,23 +170,23 @@ class Follow:
             self._end()
         frozen = Trials(self._history, self._store).one(trial)
         mirror.put(frozen)
-        self._tell(frozen, event, trial.attempts[-1].stop)
+        self._log_end(frozen, event, trial.attempts[-1].stop)
         for callback in self._callbacks if self._failure is None else ():  # as in Optuna
             callback(copy.deepcopy(frozen))
 
-    def _tell(self, trial: FrozenTrial, event: Ended, why: str | None) -> None:
+    def _log_end(self, trial: FrozenTrial, event: Ended, why: str | None) -> None:
         """Log the end of a trial in Optuna's words. `why`: why the scheduler stopped it."""
         match trial.state:
             case TrialState.COMPLETE:
                 values = trial.values
                 found = f"value: {values[0]}" if len(values) == 1 else f"values: {values}"
-                told = "Trial %d finished with %s and parameters: %s."
-                self._log.info(told, trial.number, found, trial.params)
+                text = "Trial %d finished with %s and parameters: %s."
+                self._log.info(text, trial.number, found, trial.params)
             case TrialState.PRUNED:
                 self._log.info("Trial %d pruned. %s", trial.number, why or event.message)
             case _:
-                told = "Trial %d failed with parameters: %s: %s"
-                self._log.warning(told, trial.number, trial.params, event.message)
+                text = "Trial %d failed with parameters: %s: %s"
+                self._log.warning(text, trial.number, trial.params, event.message)
 
 
 def raised(function: Callable[[Any], Any], number: int, message: str, trace: str) -> UserCodeError:

@@ -57,7 +57,7 @@ class Mirror(OneStudy):
         self.put(frozen(place, TrialState.RUNNING))
         return place
 
-    def take(self, trials: Iterable[FrozenTrial]) -> None:
+    def replace_all(self, trials: Iterable[FrozenTrial]) -> None:
         """Replace all trials by their current state."""
         del self.all_trials[:]
         for trial in trials:

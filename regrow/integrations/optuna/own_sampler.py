@@ -197,8 +197,8 @@ class Answering:
         return found
 
     def _attributes(self, number: int) -> dict[str, dict[str, Any]]:
-        there = number < len(self._mirror.all_trials)
-        trial = self._mirror.get_trial(number).system_attrs if there else {}
+        exists = number < len(self._mirror.all_trials)
+        trial = self._mirror.get_trial(number).system_attrs if exists else {}
         return {"trial": trial, "study": dict(self._mirror.get_study_system_attrs(0))}
 
     def _set_since(self, before: dict[str, dict[str, Any]], number: int) -> dict[str, Any]:

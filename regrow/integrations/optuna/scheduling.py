@@ -27,14 +27,14 @@ class Schedule:
     form: str | dict[str, Any]
     first: int = 0
     max_steps: int | None = None
-    asked: bool = False
+    asks_pruner: bool = False
 
 
 def schedule(pruner: pruners.BasePruner) -> Schedule:
     """Return the schedule that corresponds to a pruner. Raises UserError for an unsupported one."""
     name = type(pruner).__name__
     if type(pruner) is not getattr(pruners, name, None) or name not in _OURS:
-        return Schedule(form="fifo", asked=True)
+        return Schedule(form="fifo", asks_pruner=True)
     given = {option: value for option, (_, value) in options(pruner).items()}
     match name:
         case "NopPruner":
@@ -61,7 +61,7 @@ def schedule(pruner: pruners.BasePruner) -> Schedule:
                 "reduction_factor": given["reduction_factor"],
             }
             return Schedule(form={"async_hyperband": halving}, first=1, max_steps=most)
-    return Schedule(form="fifo", asked=True)
+    return Schedule(form="fifo", asks_pruner=True)
 
 
 def keeps_schedule(spec: Spec, *, given: bool) -> bool:

@@ -44,7 +44,7 @@ class Storage:
 
     def begin(self, directions: Sequence[StudyDirection]) -> list[StudyDirection]:
         """Create the study there unless it is there, and return its directions."""
-        self._tell()
+        self._log_start()
         return self._made(directions).directions
 
     def trials(self) -> list[FrozenTrial]:
@@ -76,7 +76,7 @@ class Storage:
                 )
         return self._study
 
-    def _tell(self) -> None:
+    def _log_start(self) -> None:
         known = len(self.trials())
         where = redacted(self._storage) if isinstance(self._storage, str) else "the storage"
         taken = f"its {known} trials are taken over from {where}" if known else f"copied to {where}"

@@ -50,8 +50,8 @@ def create_study(
         plain = optuna.create_study(sampler=sampler, pruner=pruner, **ways)
     places = Places.at(None)
     history, theirs = _history(places, name), Storage.of(storage, study_name or name)
-    there = history is not None or (theirs is not None and theirs.exists)
-    if there and not load_if_exists:
+    exists = history is not None or (theirs is not None and theirs.exists)
+    if exists and not load_if_exists:
         raise DuplicatedStudyError(
             f"there is a study {name!r} in {places.root}; load_if_exists=True continues with it"
         )
@@ -68,7 +68,7 @@ def create_study(
             name,
             kept,
         )
-    if there:
+    if exists:
         _LOG.info("Using an existing study with name '%s' instead of creating a new one.", name)
     else:
         _LOG.info("A new study created in %s with name: %s", places.root, name)
@@ -121,7 +121,7 @@ def _made(
         storage=theirs,
     )
     if history is not None:
-        study.take(history)
+        study.load(history)
     else:
         study.begin()
     study.take_over()
@@ -135,12 +135,12 @@ def delete_study(*, study_name: str, storage: Any = None) -> None:
     from regrow.flows.housekeeping.removal import remove
 
     places, theirs = Places.at(None), Storage.of(storage, study_name)
-    there = _history(places, _named(study_name)) is not None
-    if not there and (theirs is None or not theirs.exists):
+    exists = _history(places, _named(study_name)) is not None
+    if not exists and (theirs is None or not theirs.exists):
         raise KeyError(f"there is no study {study_name!r} in {places.root}")
     if theirs is not None:
         theirs.delete()
-    if there:
+    if exists:
         remove(places, _named(study_name))
 
 
@@ -190,7 +190,7 @@ def get_all_study_summaries(
         begun = [one.datetime_start for one in trials if one.datetime_start is not None]
         directions = directions_of(history)
         mirror = Mirror(name, directions)
-        mirror.take(trials)
+        mirror.replace_all(trials)
         best = None
         if include_best_trial and len(directions) == 1:
             with suppress(ValueError):

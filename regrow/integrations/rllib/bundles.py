@@ -40,9 +40,9 @@ def resources(spec: Spec, bundles: Sequence[Bundle]) -> Resources:
         amounts = (
             ", ".join(f"{amount:g} {name}" for name, amount in bundle.items()) for bundle in actors
         )
-        told = "; ".join(sorted({*amounts}))
+        listed = "; ".join(sorted({*amounts}))
         problem = (
-            f"RLlib's processes need different amounts ({told}), and all children have the same"
+            f"RLlib's processes need different amounts ({listed}), and all children have the same"
         )
         hint = (
             "with rllib: {learners: 0} a trial learns in its own process; or write children: {cpu:"
@@ -65,8 +65,8 @@ def _check_room(children: Children, actors: Sequence[Bundle]) -> None:
     """Raise SpecError unless the actors fit into the bundles of the trial's children."""
     left: list[dict[str, float]] = [dict(children.bundle) for _ in range(children.count)]
     for actor in actors:
-        there = next((bundle for bundle in left if _has(bundle, actor)), None)
-        if there is None:
+        free = next((bundle for bundle in left if _has(bundle, actor)), None)
+        if free is None:
             value = children.model_dump(mode="json", exclude_defaults=True)
             problem = (
                 f"is too little: RLlib starts processes that need {len(actors)} times this or other"
@@ -76,7 +76,7 @@ def _check_room(children: Children, actors: Sequence[Bundle]) -> None:
                 "resources.children", value, problem, "leave children out: RLlib says what it needs"
             )
         for name, amount in actor.items():
-            there[name] -= amount
+            free[name] -= amount
 
 
 def _has(bundle: Mapping[str, float], actor: Mapping[str, float]) -> bool:

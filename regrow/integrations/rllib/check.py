@@ -79,8 +79,8 @@ class _Look:
             raise
         except BaseException as error:
             problem = f"raised {in_a_line(error)} for {parameters}"
-            told = SpecError("trainable", self._spec.trainable, problem)
-            raise UserCodeError(str(told), user_trace(error)) from error
+            refused = SpecError("trainable", self._spec.trainable, problem)
+            raise UserCodeError(str(refused), user_trace(error)) from error
 
     def bundles(self) -> tuple[Bundle, ...]:
         """Return what a trial needs. Raises SpecError for the first error."""
@@ -174,11 +174,11 @@ class _Look:
                     return refusal(f"space.{name}", value, alone)
         return refusal("space", self._spec.space.to_json(), error)
 
-    def _theirs(self, told: SpecError, error: Exception | None, path: str) -> SpecError:
+    def _theirs(self, refused: SpecError, error: Exception | None, path: str) -> SpecError:
         """Return the error. Raises UserCodeError with a traceback if the user's code raised it."""
         if (trace := own_trace(error, path, self._spec.working_dir)) is not None:
-            raise UserCodeError(str(told), trace) from error
-        return told
+            raise UserCodeError(str(refused), trace) from error
+        return refused
 
 
 def _at(space: Space, end: float, fixed: Mapping[str, Json] | None = None) -> dict[str, Json]:

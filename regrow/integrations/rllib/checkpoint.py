@@ -122,10 +122,10 @@ def _bring_env_runners_up_to_date(algorithm: Any) -> None:
         state["env_to_module_connector"] = algorithm.env_to_module_connector.get_state()
         state["module_to_env_connector"] = algorithm.module_to_env_connector.get_state()
     state.pop("weights_seq_no", None)
-    group.foreach_env_runner(partial(_take, state=ray.put(state)), local_env_runner=False)
+    group.foreach_env_runner(partial(_set_state, state=ray.put(state)), local_env_runner=False)
 
 
-def _take(runner: Any, state: Any) -> None:
+def _set_state(runner: Any, state: Any) -> None:
     import ray
 
     runner.set_state(ray.get(state))

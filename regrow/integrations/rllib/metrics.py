@@ -53,14 +53,14 @@ _LEARNED = (
 
 
 def measured(
-    result: Result, asked: Iterable[str] = (), *, offline: bool = False
+    result: Result, names: Iterable[str] = (), *, offline: bool = False
 ) -> dict[str, float]:
     """Return the finite numbers of an iteration that a trial reports, by name.
 
     `asked`: names of the specification's metrics; one with a slash is a path in RLlib's result.
     `offline`: the algorithm plays only to be evaluated.
     """
-    places = PLACES | (EVALUATED if offline else {}) | {name: name for name in asked if "/" in name}
+    places = PLACES | (EVALUATED if offline else {}) | {name: name for name in names if "/" in name}
     found = {name: _number(result, place) for name, place in places.items()}
     found |= dict(_learned(result.get("learners", {})))
     return {name: value for name, value in found.items() if value is not None}
@@ -79,13 +79,13 @@ def will_not_be(name: str, result: Result) -> bool:
 
 
 def _learned(learners: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    for module, told in learners.items():
-        if module.startswith("__") or not isinstance(told, Mapping):
+    for module, values in learners.items():
+        if module.startswith("__") or not isinstance(values, Mapping):
             continue
         group = "" if module == ONLY_MODULE else f"{module}/"
-        for name in told:
+        for name in values:
             if "loss" in name or name in _LEARNED:
-                yield f"{group}{'loss' if name == 'total_loss' else name}", _number(told, name)
+                yield f"{group}{'loss' if name == 'total_loss' else name}", _number(values, name)
 
 
 def _number(result: Result, place: str) -> float | None:

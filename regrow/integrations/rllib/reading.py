@@ -26,10 +26,10 @@ def frugal(config: Any) -> Any:
 
 def cpus(config: Any) -> float:
     """Return the CPUs for reading; where the configuration sets `compute`, only Ray Data knows."""
-    asked = config.map_batches_kwargs
-    most = asked.get("concurrency", 0)
+    settings = config.map_batches_kwargs
+    most = settings.get("concurrency", 0)
     most = max(most) if isinstance(most, tuple | list) else most
-    return CPUS + float(most) * float(asked.get("num_cpus", 0))
+    return CPUS + float(most) * float(settings.get("num_cpus", 0))
 
 
 @contextmanager

@@ -74,7 +74,7 @@ class Absence:
         away = self._clock() - self._since
         if away > LOOK_SECONDS and not self._looked:
             self._looked = True
-            self._look()
+            self._play_here()
         if away > AWAY_SECONDS:
             raise UserError(
                 f"the env runners played nothing for {away:,.0f} s: each was lost again, or is"
@@ -83,7 +83,7 @@ class Absence:
             )
         return True
 
-    def _look(self) -> None:
+    def _play_here(self) -> None:
         config = self._algorithm.config.copy(copy_frozen=False)
         with runner_of(config.env_runners(num_env_runners=0)) as runner:
             play(runner, PLAYED)

@@ -96,8 +96,10 @@ def configured(
     for written, value in parameters.items():
         name = _ELSEWHERE.get(written, written)
         if name not in settings:
-            told = unknown(written, [*settings, *_ELSEWHERE], f"RLlib's {part.algorithm}")
-            raise SpecError(f"space.{written}", value, *told)
+            problem_and_hint = unknown(
+                written, [*settings, *_ELSEWHERE], f"RLlib's {part.algorithm}"
+            )
+            raise SpecError(f"space.{written}", value, *problem_and_hint)
         if name == "model_config":
             value = _model(config, written, value)  # noqa: PLW2901 - validated and copied
         if isinstance(value, float) and not value.is_integer() and settings[name].whole:
@@ -160,8 +162,8 @@ def _model(config: Any, written: str, value: Any) -> dict[str, Any]:
     known = [field.name for field in dataclasses.fields(DefaultModelConfig)]
     for name, one in value.items():
         if name not in known and name not in own:
-            told = unknown(name, known, "RLlib's networks")
-            raise SpecError(f"space.{written}.{name}", one, *told)
+            problem_and_hint = unknown(name, known, "RLlib's networks")
+            raise SpecError(f"space.{written}.{name}", one, *problem_and_hint)
     return dict(value)
 
 
@@ -187,12 +189,12 @@ def refusal(key: str, value: Any, error: BaseException | None) -> SpecError:
     """Return RLlib's or Gymnasium's refusal of a value, without advice to disable validation."""
     while error is not None and "deprecated" in str(error) and error.__context__ is not None:
         error = error.__context__  # RLlib has then tried a deprecated way, and reports that error
-    said = one_line(str(error).partition("To suppress all validation errors")[0]).rstrip(".! ")
-    if not said or isinstance(error, (LookupError, AttributeError, TypeError, AssertionError)):
-        said = f"{type(error).__name__}: {said}"
+    text = one_line(str(error).partition("To suppress all validation errors")[0]).rstrip(".! ")
+    if not text or isinstance(error, (LookupError, AttributeError, TypeError, AssertionError)):
+        text = f"{type(error).__name__}: {text}"
     if key == KEY:
         hint = "install or correct it, or take an algorithm that can play it"
-        return SpecError(key, value, f"cannot be played: {said}", hint)
+        return SpecError(key, value, f"cannot be played: {text}", hint)
     return SpecError(
-        key, value, f"RLlib refuses it: {said}", "see its documentation of the algorithm"
+        key, value, f"RLlib refuses it: {text}", "see its documentation of the algorithm"
     )

@@ -58,8 +58,8 @@ def own_trace(error: BaseException | None, env: str, folder: str | None) -> str 
         while place is not None and _file(place).parent != file.parent:
             place = place.tb_next
         if place is not None:
-            told = traceback.format_exception(type(error), error, place, chain=False)
-            return printable("".join(told))
+            lines = traceback.format_exception(type(error), error, place, chain=False)
+            return printable("".join(lines))
         error = error.__cause__ or error.__context__
     return None
 
@@ -72,16 +72,17 @@ def configures(found: Any) -> bool:
     """Return whether a function's signature declares that it returns an RLlib AlgorithmConfig."""
     if not inspect.isfunction(found):
         return False
-    said = found.__annotations__.get("return")
-    if isinstance(said, str):
-        text = said
+    annotation = found.__annotations__.get("return")
+    if isinstance(annotation, str):
+        text = annotation
         try:
-            said = typing.get_type_hints(found).get("return")
+            annotation = typing.get_type_hints(found).get("return")
         except Exception:  # noqa: BLE001 - a name that only type checkers know
             name = text.rpartition(".")[2].strip("'\"")
             return name == _ROOT or name.removesuffix("Config") in (*ONLINE, *OFFLINE)
-    return isinstance(said, type) and any(
-        base.__name__ == _ROOT and base.__module__.startswith("ray.rllib.") for base in said.__mro__
+    return isinstance(annotation, type) and any(
+        base.__name__ == _ROOT and base.__module__.startswith("ray.rllib.")
+        for base in annotation.__mro__
     )
 
 

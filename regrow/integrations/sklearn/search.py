@@ -127,8 +127,8 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
 
         assert self.name is not None
         of = folds.fingerprint()
-        there = _fingerprint(self.name, self.state)
-        if there not in (None, of):
+        existing = _fingerprint(self.name, self.state)
+        if existing not in (None, of):
             raise UserError(
                 f"{self.name!r} is a search with other data, folds or candidates; give it another"
                 " name. A splitter that shuffles needs a random_state, so that it makes the same"

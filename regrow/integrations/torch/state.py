@@ -185,13 +185,13 @@ class State:
 def _fitting(name: str, values: dict[str, Any], saved: Saved) -> dict[str, torch.Tensor]:
     """Return a model's tensors by their keys; UserError if some are missing or of another size."""
     tensors = {f"{name}.{k}": v for k, v in values.items() if isinstance(v, torch.Tensor)}
-    there = {key for key in saved.keys if key.startswith(f"{name}.")}
-    if missing := [key for key in tensors if key not in there]:
+    saved_keys = {key for key in saved.keys if key.startswith(f"{name}.")}
+    if missing := [key for key in tensors if key not in saved_keys]:
         raise UserError(
             f"rg.torch.State: the checkpoint in {saved.folder} has no {_some(missing)}; the model"
             " is another one"
         )
-    if more := sorted(there - tensors.keys()):
+    if more := sorted(saved_keys - tensors.keys()):
         raise UserError(
             f"rg.torch.State: the model has no {_some(more)}, which the checkpoint in"
             f" {saved.folder} has"

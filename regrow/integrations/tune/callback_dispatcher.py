@@ -59,7 +59,7 @@ def feeding(
         return
     try:
         log = Subscription(Follower(store), LOOK_SECONDS)
-        with log.in_background(feed.take, "tune-callbacks"):
+        with log.in_background(feed.dispatch, "tune-callbacks"):
             yield feed
     finally:
         feed.call("on_experiment_end")
@@ -109,9 +109,9 @@ class CallbackDispatcher:
         for callback in callbacks:
             callback.setup()
 
-    def take(self, batch: Batch) -> None:
+    def dispatch(self, batch: Batch) -> None:
         for event in batch.events():
-            self._tell(event)
+            self._dispatch_event(event)
 
     def call(self, name: str, **more: Any) -> None:
         """Call a method of each callback. An exception is printed, and does not end anything."""
@@ -138,7 +138,7 @@ class CallbackDispatcher:
             traceback.print_exc()
             return None
 
-    def _tell(self, event: Any) -> None:
+    def _dispatch_event(self, event: Any) -> None:
         self._history.apply(event)
         if isinstance(event, Proposed):
             self._trials[event.trial] = added = self._trial(event.trial)
@@ -150,7 +150,7 @@ class CallbackDispatcher:
             self.call("on_trial_restore" if event.restored else "on_trial_start", trial=trial)
         elif isinstance(event, Reported):
             for row in event.rows:
-                self._told(event, row)
+                self._dispatch_report(event, row)
         elif isinstance(event, Saved):
             self.call("on_trial_save", trial=trial)
             trial.checkpoint = SimpleNamespace(path=event.manifest)
@@ -158,7 +158,7 @@ class CallbackDispatcher:
         elif isinstance(event, Ended):
             self._ended(trial, event)
 
-    def _told(self, event: Reported, row: Row) -> None:
+    def _dispatch_report(self, event: Reported, row: Row) -> None:
         number, trial = event.trial, self._trials[event.trial]
         if UNREPORTED in event.reported(row):
             return

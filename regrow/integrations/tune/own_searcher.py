@@ -99,7 +99,7 @@ class Answering:
         if self._unheard is not None:
             self._unheard.append(event)
         else:
-            self._tell(event)
+            self._update_searcher(event)
 
     def answer(self, wanted: Wanted | None, now: float) -> Answered | None:
         """See External."""
@@ -133,9 +133,9 @@ class Answering:
             elif isinstance(event, Answered) and event.about is not None:
                 self._searcher.suggest(self._id(event.about))  # it was not kept
             else:
-                self._tell(event)
+                self._update_searcher(event)
 
-    def _tell(self, event: AnyEvent) -> None:
+    def _update_searcher(self, event: AnyEvent) -> None:
         """Tell the searcher of results and ends, as Ray Tune's controller does."""
         for name, result in self._note(event):
             self._searcher.on_trial_result(name, result)
@@ -183,11 +183,11 @@ class Answering:
         if len(data) > MOST_BYTES:
             return {}
         digest = hashlib.sha256(data).hexdigest()
-        there = self._kept()
-        number = int(there[-1].removeprefix(_PREFIX)) + 1 if there else 1
+        kept = self._kept()
+        number = int(kept[-1].removeprefix(_PREFIX)) + 1 if kept else 1
         try:
             self._store.create(f"{_PREFIX}{number:08d}", data)
-            self._store.delete(there[: 1 - _MOST_FILES])
+            self._store.delete(kept[: 1 - _MOST_FILES])
         except (Exists, Unavailable):  # it is asked again, if this process ends before the next one
             return {}
         return {_KEPT: digest}

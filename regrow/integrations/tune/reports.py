@@ -46,18 +46,18 @@ class Reports:
                 self._rows.setdefault(place, []).append((by, logged, values))
         before = since = 0.0
         attempt, process = 0, dict.fromkeys(PROCESS)
-        for number, row, told in self._rows.get(trial.number, ()):
-            if UNREPORTED in told:
+        for number, row, result in self._rows.get(trial.number, ()):
+            if UNREPORTED in result:
                 continue
             if number != attempt:
                 attempt, since = number, before
-                process = {name: told.pop(name, None) for name in PROCESS}
-            total = told.get(TOTAL, before)
+                process = {name: result.pop(name, None) for name in PROCESS}
+            total = result.get(TOTAL, before)
             ran = trial.attempts[attempt - 1]
             when = dt.datetime.fromtimestamp(row.t)  # noqa: DTZ006 - Tune writes local time
-            told[ITERATION] = int(told.get(ITERATION, row.step))
+            result[ITERATION] = int(result.get(ITERATION, row.step))
             yield {
-                **told,
+                **result,
                 "done": False,
                 "trial_id": name,
                 "date": when.strftime("%Y-%m-%d_%H-%M-%S"),

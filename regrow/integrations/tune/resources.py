@@ -18,15 +18,15 @@ def resources(
     `config`: passed to a class, or a function of a configuration, that computes its resources.
     Raises SpecError.
     """
-    asked = asked_for(trainable)
-    if asked is None and hasattr(trainable, "default_resource_request"):
-        asked = _answer(trainable.default_resource_request, config, "default_resource_request")
-    if callable(asked) and not hasattr(asked, "bundles"):
-        asked = _answer(asked, config, "its function", f" for {dict(config)}")
+    requested = asked_for(trainable)
+    if requested is None and hasattr(trainable, "default_resource_request"):
+        requested = _answer(trainable.default_resource_request, config, "default_resource_request")
+    if callable(requested) and not hasattr(requested, "bundles"):
+        requested = _answer(requested, config, "its function", f" for {dict(config)}")
         say(f"with_resources: every trial has what its function gives for {dict(config)}")
-    if asked is None:
+    if requested is None:
         return {}
-    first, *others = asked.bundles if hasattr(asked, "bundles") else [asked]
+    first, *others = requested.bundles if hasattr(requested, "bundles") else [requested]
     found = _bundle(first)
     if others:
         if any(one != others[0] for one in others):

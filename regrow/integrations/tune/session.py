@@ -55,8 +55,8 @@ def reported(event: Reported, row: Row, config: Mapping[str, Any], trial_id: str
     and flat.
     """
     about = {"config": config, "trial_id": trial_id, "done": False}
-    told = event.reported(row)
-    return {**nested(told), **told, ITERATION: row.step, **about}
+    result = event.reported(row)
+    return {**nested(result), **result, ITERATION: row.step, **about}
 
 
 class Reporting:
@@ -89,11 +89,11 @@ class Reporting:
         """Report one result. `save` writes the user's files into the given empty folder."""
         total = self._before + time.monotonic() - self._began
         step = self.trial.step + 1
-        told = {key: value for key, value in result.items() if key not in _FILLED_IN}
+        given = {key: value for key, value in result.items() if key not in _FILLED_IN}
         for each, name in SUMS.items():
             if number_of(result.get(each)) is not None:
                 self._sums[name] = self._sums.get(name, 0) + result[each]
-        full = {**self._sums, **flat(told), ITERATION: step, TOTAL: total}
+        full = {**self._sums, **flat(given), ITERATION: step, TOTAL: total}
         done = bool(result.get("done"))
         about = {"config": self._config, "trial_id": self.name, "done": done}
         filled = {

@@ -70,17 +70,17 @@ class Translation:
     metric: Any
     mode: Any
     stopping: Stopping
-    said: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     scheduler: Any = None
     raises: bool = False
 
 
-def translated(asked: TuneArguments, default_name: str) -> Translation:
+def translated(arguments: TuneArguments, default_name: str) -> Translation:
     """Translate a Tuner. Raises SpecError for what has no counterpart."""
     from ray.tune import CheckpointConfig, FailureConfig
 
-    said: list[str] = []
-    config, run = Arguments.of_settings(asked.tune), Arguments.of_settings(asked.run)
+    notes: list[str] = []
+    config, run = Arguments.of_settings(arguments.tune), Arguments.of_settings(arguments.run)
     failures, keeping = (
         Arguments.of_settings(given or kind())
         for given, kind in (
@@ -88,15 +88,15 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
             (run.checkpoint_config, CheckpointConfig),
         )
     )
-    search = searching(config.search_alg, said.append)
-    schedule = scheduling(config.scheduler, said.append)
+    search = searching(config.search_alg, notes.append)
+    schedule = scheduling(config.scheduler, notes.append)
     metric = config.metric or search.metric or schedule.metric
     mode = config.mode or search.mode or schedule.mode
     if schedule.own is not None and isinstance(metric, str):
         schedule.own.set_search_properties(metric, mode or "max")
     stop = stopping(run.stop)
-    space, trials, points = _space(asked, config, search, schedule, said)
-    name = _name(asked.name or run.name or default_name)
+    space, trials, points = _space(arguments, config, search, schedule, notes)
+    name = _name(arguments.name or run.name or default_name)
     options: dict[str, Any] = {
         "name": name,
         "space": space.space,
@@ -106,15 +106,15 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         "concurrency": config.max_concurrent_trials or search.concurrency,
         "score": DEFAULT_SCORE,
         "duplicates": True,
-        "resources": resources(asked.trainable, _example(space), said.append),
-        **_objective(metric, mode, said),
+        "resources": resources(arguments.trainable, _example(space), notes.append),
+        **_objective(metric, mode, notes),
         **_ending(config, schedule, stop, failures.fail_fast),
         **_schedule(schedule, space),
-        **_keeping(keeping, metric, mode, said),
+        **_keeping(keeping, metric, mode, notes),
     }
-    own, state = None, asked.state or storage_path(asked.run)
+    own, state = None, arguments.state or storage_path(arguments.run)
     if search.own is not None:
-        pickled = own_searcher(search.own, asked.param_space, metric, mode, trials)
+        pickled = own_searcher(search.own, arguments.param_space, metric, mode, trials)
         root = Places.at(state).root
         own = OwnSearcher(pickled=pickled, root=root)
     if search.defined is not None:
@@ -125,7 +125,7 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         # num_samples counts all trials; what is left of the last configuration's is added.
         options |= {"repeats": search.repeats, "trials": trials + -trials % search.repeats}
     most = failures.max_failures
-    options["retries"] = {"error": "unlimited" if most < 0 else most, "anew": asked.anew}
+    options["retries"] = {"error": "unlimited" if most < 0 else most, "anew": arguments.anew}
     if run.storage_filesystem is not None:
         problem = "is a file system of PyArrow's, which no other process can open by its name"
         hint = "give storage_path alone: a folder, or s3://BUCKET/PREFIX"
@@ -135,9 +135,9 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
     fast = failures.fail_fast
     for elsewhere in _READ_BY_TUNER:
         run.get(elsewhere)
-    said += [line for settings in (config, run, failures, keeping) for line in settings.unused()]
+    notes += [line for settings in (config, run, failures, keeping) for line in settings.unused()]
     trainable = Trainable(
-        theirs=asked.trainable,
+        theirs=arguments.trainable,
         template=space.template,
         experiment=name,
         stop=stop.trial,
@@ -157,15 +157,15 @@ def translated(asked: TuneArguments, default_name: str) -> Translation:
         metric=metric,
         mode=mode,
         stopping=stop,
-        said=said,
+        notes=notes,
         scheduler=schedule.own,
         raises=isinstance(fast, str) and fast.lower() == "raise",
     )
 
 
-def _objective(metric: Any, mode: Any, said: list[str]) -> dict[str, Any]:
+def _objective(metric: Any, mode: Any, notes: list[str]) -> dict[str, Any]:
     if metric is None:
-        said.append(
+        notes.append(
             f"no metric is named: trials are ranked by {ITERATION} until get_best_result names one"
         )
         return {"metric": ITERATION, "mode": "max"}
@@ -176,20 +176,20 @@ def _objective(metric: Any, mode: Any, said: list[str]) -> dict[str, Any]:
 
 
 def _space(
-    asked: TuneArguments,
+    arguments: TuneArguments,
     config: Arguments,
     search: Searching,
     schedule: Scheduling,
-    said: list[str],
+    notes: list[str],
 ) -> tuple[Translated, int, list[dict[str, Any]]]:
     """Return the space including mutated parameters; the number of configurations, samples times
     the cells of grids; and the configurations to try first.
     """
     if search.own is not None:
-        template = Suggested(dict(asked.param_space))
+        template = Suggested(dict(arguments.param_space))
         space = Translated(space={}, template=template, cells=1)
         return space, _samples(config), []
-    given = dict(asked.param_space) or dict(search.space or {})
+    given = dict(arguments.param_space) or dict(search.space or {})
     if search.defined is not None:
         space = _constants(translate(given))
     elif is_hyperopts(given):
@@ -201,7 +201,7 @@ def _space(
     if search.defined is not None:
         return space, trials, list(search.points)
     if schedule.mutations:
-        space, first = with_mutations(space, schedule.mutations, search.seed, said.append, trials)
+        space, first = with_mutations(space, schedule.mutations, search.seed, notes.append, trials)
         flat = first_points(space.space, first, trials, search.seed)
         whole = Space.parse(space.space)
     else:
@@ -267,7 +267,7 @@ def _schedule(schedule: Scheduling, space: Translated) -> dict[str, Any]:
     return {"schedule": found}
 
 
-def _keeping(given: Arguments, metric: Any, mode: Any, said: list[str]) -> dict[str, Any]:
+def _keeping(given: Arguments, metric: Any, mode: Any, notes: list[str]) -> dict[str, Any]:
     keep: dict[str, Any] = {}
     if given.checkpoint_frequency:
         keep["every_steps"] = int(given.checkpoint_frequency)
@@ -279,7 +279,7 @@ def _keeping(given: Arguments, metric: Any, mode: Any, said: list[str]) -> dict[
     if count and by is not None:
         keep |= {"keep_last": 1, "keep_best": count}
         if (by, order) != (metric, mode or "max"):
-            said.append(
+            notes.append(
                 f"CheckpointConfig: checkpoints are kept by the search's metric, {metric} ({mode}),"
                 f" not by {by} ({order})"
             )

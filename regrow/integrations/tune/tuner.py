@@ -26,7 +26,7 @@ from regrow.integrations.tune.translation import Translation, TuneArguments, tra
 from regrow.result import Result
 from regrow.search.spec import Spec
 from regrow.show.live import Live
-from regrow.show.live.terminal import Terminal, tell
+from regrow.show.live.terminal import Terminal, echo
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import MISSING
 
@@ -51,7 +51,7 @@ INTERRUPTED = 3
 
 
 def say(line: str) -> None:
-    tell(f"regrow tune: {line}", flush=True)
+    echo(f"regrow tune: {line}", flush=True)
 
 
 class Session:
@@ -76,24 +76,24 @@ class Session:
         self._taken: dict[tuple[str | None, str], int] = {}
         """How many experiments have a name, by state root and name."""
 
-    def run(self, asked: TuneArguments) -> tuple[ResultGrid, Translation]:
+    def run(self, arguments: TuneArguments) -> tuple[ResultGrid, Translation]:
         """Run an experiment, or resume it. Raises SpecError and UserError before anything is
         started, and SystemExit if it was interrupted.
         """
         check_version()
         if self._name is not None:
-            asked = replace(asked, name=self._name)
-        asked = replace(asked, state=self._state)
-        found = self._numbered(translated(asked, _default_name(asked.trainable)))
-        for line in found.said:
+            arguments = replace(arguments, name=self._name)
+        arguments = replace(arguments, state=self._state)
+        found = self._numbered(translated(arguments, _default_name(arguments.trainable)))
+        for line in found.notes:
             say(line)
         with self.apart():
             experiment = Experiment(found.trainable, **found.options)
-            quiet = self._quiet or asked.run.verbose == 0
-            with feeding(experiment.spec, found, asked.run.callbacks or ()) as feed:
+            quiet = self._quiet or arguments.run.verbose == 0
+            with feeding(experiment.spec, found, arguments.run.callbacks or ()) as feed:
                 result = experiment.run(
                     quiet=quiet,
-                    retry_failed=asked.retry_failed,
+                    retry_failed=arguments.retry_failed,
                     events=self._events,
                     station_of=self._station_of,
                 )
@@ -274,7 +274,7 @@ def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> Experi
     own = {"failure_config", "checkpoint_config", "name"}
     places = {key: call[key] for key in run_config if key in given and key not in own}
     again, anew = _retries(call["resume"], call["resume_config"])
-    asked = TuneArguments(
+    arguments = TuneArguments(
         trainable=found_trainable(run_or_experiment),
         param_space=call["config"] or {},
         tune=tune.TuneConfig(**settings),
@@ -286,7 +286,7 @@ def run(run_or_experiment: Any, name: str | None = None, **given: Any) -> Experi
     )
     for line in call.unused():
         say(line)
-    grid, found = Tuner.session.run(asked)
+    grid, found = Tuner.session.run(arguments)
     if grid.num_errors and call["raise_on_failed_trial"]:
         raise tune.TuneError(
             "Trials did not complete", [result.path for result in grid if result.error]

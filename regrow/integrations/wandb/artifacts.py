@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from regrow.integrations.wandb.said import WAY_OUT, say
+from regrow.integrations.wandb.messages import WAY_OUT, print_once
 from regrow.tasks.process import temporary
 
 
@@ -48,7 +48,7 @@ class Artifact:
 
     def add_reference(self, uri: Any, *_: Any, **__: Any) -> None:
         """Do nothing: references are not kept."""
-        say(f"Artifact.add_reference: {uri} is not kept")
+        print_once(f"Artifact.add_reference: {uri} is not kept")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"an Artifact has no {name} in regrow's stand-in for wandb; {WAY_OUT}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from regrow.integrations.wandb.said import say
+from regrow.integrations.wandb.messages import print_once
 
 
 class Config(dict[str, Any]):
@@ -26,7 +26,7 @@ class Config(dict[str, Any]):
         if name not in swept:
             super().__setitem__(name, value)
         elif swept[name] != value:
-            say(f"config: {name} stays {swept[name]!r}, as the sweep decides it")
+            print_once(f"config: {name} stays {swept[name]!r}, as the sweep decides it")
 
     __setattr__ = __setitem__
 

@@ -14,7 +14,7 @@ from typing import Any
 from keras import callbacks
 
 from regrow.integrations.wandb.artifacts import Artifact
-from regrow.integrations.wandb.said import say
+from regrow.integrations.wandb.messages import print_once
 
 
 def _wandb() -> Any:
@@ -88,7 +88,7 @@ class WandbCallback(WandbMetricsLogger):
         super().__init__()
         if given:
             names = ", ".join(given)
-            say(f"WandbCallback: {names} has no effect; WandbModelCheckpoint keeps models")
+            print_once(f"WandbCallback: {names} has no effect; WandbModelCheckpoint keeps models")
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Log the epoch's metrics."""

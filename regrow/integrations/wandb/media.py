@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from regrow.integrations.wandb.said import say
+from regrow.integrations.wandb.messages import print_once
 from regrow.tasks.media.content import Content
 from regrow.tasks.media.log import MediaLog
 
@@ -27,7 +27,7 @@ class Media:
 
     def keep(self, log: MediaLog, name: str) -> None:
         """Log it under a name."""
-        say(f"{name}: {type(self).__name__} is not recorded")
+        print_once(f"{name}: {type(self).__name__} is not recorded")
 
 
 class Image(Media):
@@ -38,7 +38,7 @@ class Image(Media):
 
     def keep(self, log: MediaLog, name: str) -> None:
         if self.caption is not None:
-            say(f"{name}: captions of images are not recorded")
+            print_once(f"{name}: captions of images are not recorded")
         (log.log_figure if _is_figure(self.image) else log.log_image)(name, self.image)
 
 
@@ -68,7 +68,7 @@ class File(Media):
         if isinstance(self.path, str | os.PathLike):
             log.log_file(name, self.path)
         else:
-            say(f"{name}: {type(self).__name__} is recorded only if it is given as a file")
+            print_once(f"{name}: {type(self).__name__} is recorded only if it is given as a file")
 
 
 class Audio(File):
@@ -149,7 +149,7 @@ class Plot(Media):
         if isinstance(self.table, Table):
             self.table.keep(log, name)
         else:
-            say(f"{name}: a plot is recorded only if it is made of a wandb.Table")
+            print_once(f"{name}: a plot is recorded only if it is made of a wandb.Table")
 
 
 class Plots:
@@ -173,7 +173,7 @@ def kept(name: str, value: Any) -> Iterator[tuple[str, Keep]]:
         yield name, lambda log, at: log.log_table(at, value)
     elif isinstance(value, list | tuple) and value and isinstance(value[0], Media):
         if len(value) > MOST_IN_A_LIST:
-            say(f"{name}: of {len(value)} items, the first {MOST_IN_A_LIST} are recorded")
+            print_once(f"{name}: of {len(value)} items, the first {MOST_IN_A_LIST} are recorded")
         for place, one in enumerate(value[:MOST_IN_A_LIST]):
             yield from kept(f"{name}/{place}", one)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regrow.integrations.wandb.media import Keep, kept
-from regrow.integrations.wandb.said import say
+from regrow.integrations.wandb.messages import print_once
 from regrow.integrations.wandb.saved import Saved
 from regrow.tasks.errors import ReportError
 from regrow.tasks.media.log import MediaLog
@@ -67,7 +67,7 @@ class Rows:
         begins.
         """
         if step is not None and step < self.step:
-            say(
+            print_once(
                 f"steps below {self.step} are recorded already; what is logged for them now is"
                 " ignored"
             )
@@ -89,7 +89,7 @@ class Rows:
             try:
                 keep(self.media, name)
             except (ReportError, OSError) as error:
-                say(f"{name} is not recorded: {error}")
+                print_once(f"{name} is not recorded: {error}")
 
     def finish(self, summary: Mapping[str, float], media: Mapping[str, Keep]) -> None:
         """Report what is left; `summary`, `media`: what the program set in the summary."""
@@ -105,7 +105,7 @@ class Rows:
             # An error of the program, which the attempt reports with the available names.
             self.report(self._before)
         elif self.room is not None and self.room <= 0:
-            say(
+            print_once(
                 "not recorded, as this was the last step (max_iter):"
                 f" {', '.join(self._before) or 'the files saved since'}"
             )
@@ -122,7 +122,7 @@ class Rows:
             values.append((self.step, value))
             if len(values) > MOST_BETWEEN:
                 del values[0]
-                say(
+                print_once(
                     f"{name}: of its values between two logs of {self.metric}, the last"
                     f" {MOST_BETWEEN:,} are recorded"
                 )
@@ -164,7 +164,7 @@ def plain(data: Any) -> tuple[dict[str, float], dict[str, Keep]]:
             found[name] = int(value) if isinstance(value, numbers.Integral) else number
         else:
             kind = type(value).__name__
-            say(f"{name}: {kind} is not recorded, only single numbers and media are")
+            print_once(f"{name}: {kind} is not recorded, only single numbers and media are")
     return found, media
 
 

@@ -16,22 +16,22 @@ from typing import IO, Any, BinaryIO, Self
 
 from regrow.integrations.wandb.artifacts import Artifact
 from regrow.integrations.wandb.config import Config
+from regrow.integrations.wandb.messages import WAY_OUT, Error, print_once
 from regrow.integrations.wandb.rows import Rows, plain
-from regrow.integrations.wandb.said import WAY_OUT, Error, say
 from regrow.integrations.wandb.saved import Saved, stored_as
 from regrow.tasks.program.script import keep_exactly, report, trial
 
 
 def rows_of_trial(*, resumes: bool) -> Rows:
     """Make the rows of this process's trial. `resumes`: its program resumes from what it saved."""
-    told = os.environ
-    restored, done = told.get("REGROW_RESTORED"), int(told.get("REGROW_STEP") or 0)
-    scratch, checkpoint = Path(told["REGROW_SCRATCH"]), Path(told["REGROW_CHECKPOINT"])
+    environ = os.environ
+    restored, done = environ.get("REGROW_RESTORED"), int(environ.get("REGROW_STEP") or 0)
+    scratch, checkpoint = Path(environ["REGROW_SCRATCH"]), Path(environ["REGROW_CHECKPOINT"])
     saved = Saved(scratch, checkpoint, Path(restored) if restored else None)
-    most, before = told.get("REGROW_MAX_STEPS"), saved.before()
+    most, before = environ.get("REGROW_MAX_STEPS"), saved.before()
     first = before or {"step": 0, "last": None}
     return Rows(
-        metric=told["REGROW_METRIC"],
+        metric=environ["REGROW_METRIC"],
         report=report,
         keep=keep_exactly,
         saved=saved,
@@ -47,8 +47,8 @@ def rows_of_trial(*, resumes: bool) -> Rows:
 def swept() -> dict[str, Any]:
     """Return the trial's parameters as in the sweep: a name with dots is one key, no group."""
     config: dict[str, Any] = json.loads(os.environ.get("REGROW_CONFIG", "{}"))
-    told = json.loads(os.environ.get("REGROW_WANDB_DOTTED", "[]"))
-    paths: dict[str, str] = told if isinstance(told, dict) else {name: name for name in told}
+    dotted = json.loads(os.environ.get("REGROW_WANDB_DOTTED", "[]"))
+    paths: dict[str, str] = dotted if isinstance(dotted, dict) else {name: name for name in dotted}
     values = {
         name: functools.reduce(operator.getitem, path.split("."), config)
         for name, path in paths.items()
@@ -94,7 +94,7 @@ class Run:
         """Whether another process has the run: of several that train together, one reports."""
         self._process, self.over = os.getpid(), False
         if self.disabled:
-            say(
+            print_once(
                 "init: another process of this trial has the run; what this one logs is not"
                 " recorded"
             )
@@ -157,7 +157,7 @@ class Run:
             base = base_path if base_path is not None else self.dir if inside else None
             self._keep(file, stored_as(file, None if base is None else Path(base)))
         if glob_str and not kept:
-            say(f"save: there is no file {glob_str}")
+            print_once(f"save: there is no file {glob_str}")
         return list(map(str, kept))
 
     def _keep(self, file: Path, name: str) -> None:
@@ -185,11 +185,11 @@ class Run:
 
     def watch(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
-        say("watch: gradients are not recorded")
+        print_once("watch: gradients are not recorded")
 
     def alert(self, title: str, text: str = "", *_: Any, **__: Any) -> None:
         """Print the alert to the trial's log."""
-        say(f"alert: {title}: {text}")
+        print_once(f"alert: {title}: {text}")
 
     def define_metric(self, *_: Any, **__: Any) -> None:
         """Do nothing: the sweep names its metric, and each log of it is a step."""

@@ -29,7 +29,7 @@ class SweepFile:
         data: dict[str, Any],
         path: Path,
         trials: int | None,
-        tell: Callable[[str], object],
+        echo: Callable[[str], object],
         check: Check,
     ) -> Spec:
         try:
@@ -43,7 +43,7 @@ class SweepFile:
         except SpecError as error:
             raise located(theirs(error, data), path) from None
         for key, text in notes:
-            tell(f"{place(key, path)}: {key}: {text}")
+            echo(f"{place(key, path)}: {key}: {text}")
         return spec
 
 

@@ -285,7 +285,7 @@ def _argument(
     if (whole := re.fullmatch(r"\$\{([\w.]+)\}", text)) and whole[1] in _ARGS:
         return _ARGS[whole[1]]
 
-    def said(word: str) -> str:
+    def translate_macro(word: str) -> str:
         if word == "program":
             if not isinstance(sweep.get("program"), str):
                 raise SpecError(
@@ -306,10 +306,13 @@ def _argument(
         if "${" in "".join(pieces[::2]):
             notes.append((key, f"{text} is passed on as it is, as W&B's agent does"))
         return "".join(
-            said(f"envvar:{one}") if place % 2 else _braced(one) for place, one in enumerate(pieces)
+            translate_macro(f"envvar:{one}") if place % 2 else _braced(one)
+            for place, one in enumerate(pieces)
         )
     pieces = re.split(r"\$\{([^}]*)\}", text)
-    return "".join(said(one) if place % 2 else _braced(one) for place, one in enumerate(pieces))
+    return "".join(
+        translate_macro(one) if place % 2 else _braced(one) for place, one in enumerate(pieces)
+    )
 
 
 def _braced(text: str) -> str:

@@ -12,7 +12,7 @@ from regrow.search.planning.estimating import Forecast, Span
 from regrow.show import web
 from regrow.show.estimate import words
 from regrow.show.estimate.estimate import Estimate, rows
-from regrow.show.figures.look import (
+from regrow.show.figures.style import (
     BEST,
     COLOURS,
     GREY,

@@ -61,7 +61,7 @@ def put(path: Path, data: Iterable[bytes]) -> None:
         raise _refused(path, error) from None
 
 
-def tell(path: Path, line: str) -> None:
+def print_message(path: Path, line: str) -> None:
     """Print a message on standard output; on standard error if `path` is standard output."""
     print(printable(line), file=sys.stderr if _descriptor(path) == 1 else sys.stdout)
 

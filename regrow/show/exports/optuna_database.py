@@ -54,8 +54,8 @@ def copy(study: optuna.Study, source: BaseStorage, url: str) -> optuna.Study:
             _insert(session, study, source)
     except DuplicatedStudyError:
         hint = "choose another name (--study-name), or delete that one with `optuna delete-study`"
-        there = f"{shown_url(url)} has a study {study.study_name!r} already"
-        raise UserError(f"{there}, and nothing is overwritten; {hint}") from None
+        problem = f"{shown_url(url)} has a study {study.study_name!r} already"
+        raise UserError(f"{problem}, and nothing is overwritten; {hint}") from None
     except SQLAlchemyError as error:
         raise UserError(f"{shown_url(url)} cannot be written: {_first_line(error)}") from None
     return optuna.load_study(study_name=study.study_name, storage=storage)

@@ -144,12 +144,12 @@ class Table:
             raise UserError(f"{self._path}, line {line}: seconds is {seconds:g}, below 0")
         # A metric that was not reported at a step, or not finite, is an empty cell: it is omitted
         # unless the specification needs it.
-        there = {
+        values = {
             name: self._number(line, row, column)
             for name, column in metrics.items()
             if name in self._wanted or row[column] != ""
         }
-        return there, seconds * self._scale
+        return values, seconds * self._scale
 
     def _number(self, line: int, row: Mapping[str, str], name: str) -> float:
         if row[name] is None:

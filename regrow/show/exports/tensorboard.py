@@ -57,7 +57,7 @@ def write(rows: Rows, folder: str | Path) -> int:
         raise UserError(f"{folder} is no local folder; TensorBoard's files are written to one")
     folder, history = Path(folder), rows.history
     try:
-        _take(history, folder)
+        _claim(history, folder)
         with rows.sorted() as found:
             for trial in history.trials:
                 run = folder / task_name(trial.number)
@@ -80,7 +80,7 @@ def write(rows: Rows, folder: str | Path) -> int:
     return len(history.trials)
 
 
-def _take(history: History, folder: Path) -> None:
+def _claim(history: History, folder: Path) -> None:
     """Check that the folder is new or ours, and mark it."""
     mark = folder / MARK
     if folder.exists() and not folder.is_dir():

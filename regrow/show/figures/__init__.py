@@ -19,7 +19,7 @@ from regrow.show.figures import (
     timeline,
     wasted_work,
 )
-from regrow.show.figures.look import Figure, drawn
+from regrow.show.figures.style import Figure, drawn
 
 
 class Kind(Protocol):
@@ -31,7 +31,7 @@ class Kind(Protocol):
     READING: str
     NOTHING: str
 
-    def figure(self, told: Rows) -> Figure | None:
+    def figure(self, log_rows: Rows) -> Figure | None:
         """Make the figure; None if it would show nothing."""
         ...
 
@@ -55,9 +55,9 @@ WHOLE = {"learning_curves", "parallel_coordinates", "slices", "lineage", "timeli
 """Figures that take the whole width of a page."""
 
 
-def figure(told: Rows, name: str) -> Figure | None:
+def figure(log_rows: Rows, name: str) -> Figure | None:
     """Make the figure; None if it would show nothing. Raises KeyError for another name."""
-    return KINDS[name].figure(told)
+    return KINDS[name].figure(log_rows)
 
 
 def listed() -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def listed() -> list[dict[str, Any]]:
     ]
 
 
-def described(told: Rows, name: str) -> dict[str, Any]:
-    """Return a figure as `look.drawn` does; {"nothing": the reason} if it would show nothing."""
-    made = figure(told, name)
+def described(log_rows: Rows, name: str) -> dict[str, Any]:
+    """Return a figure as `style.drawn` does; {"nothing": the reason} if it would show nothing."""
+    made = figure(log_rows, name)
     return {"nothing": KINDS[name].NOTHING} if made is None else drawn(made)

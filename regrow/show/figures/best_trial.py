@@ -5,7 +5,7 @@ from __future__ import annotations
 from regrow.infra.log.rows import Rows
 from regrow.search.history import TrialRecord, repeats
 from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, GREY, Figure, finished, marker, panels, safe
+from regrow.show.figures.style import BEST, COLOURS, GREY, Figure, finished, marker, panels, safe
 from regrow.show.views.names import apart
 
 TITLE = "The best trial"
@@ -21,13 +21,13 @@ UP = 18
 """Cells of a metric's name beside its plot."""
 
 
-def figure(told: Rows) -> Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> Figure | None:
+    history = log_rows.history
     found = repeats.best(history)
     if found is None:
         return None
     trial, step = found.trial, found.step
-    count, drawn = _lines(told, trial, [metric.name for metric in history.spec.metrics])
+    count, drawn = _lines(log_rows, trial, [metric.name for metric in history.spec.metrics])
     names, at_best = list(drawn), trial.curve.shown(step)
     spacing = min(0.06, 0.3 / len(names))
     made = panels(len(names), 1, shared_xaxes=True, vertical_spacing=spacing)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from regrow.infra.log.rows import Rows
 from regrow.search.history import History
-from regrow.show.figures.look import COLOURS, Figure, blank, finished, safe
+from regrow.show.figures.style import COLOURS, Figure, blank, finished, safe
 from regrow.show.views.names import HEADING, apart
 
 TITLE = "Importance of parameters"
@@ -34,16 +34,16 @@ def importances(history: History) -> dict[str, float]:
     from regrow.show.exports.optuna_study import study
 
     with quiet():
-        told = study(history).get_trials(deepcopy=False)
+        in_optuna = study(history).get_trials(deepcopy=False)
         judged = optuna.create_study(
             direction="minimize" if history.objective.mode == "min" else "maximize"
         )
         values: dict[str, set[str]] = {}
         for trial in trials:
-            params = told[trial.number].params
+            params = in_optuna[trial.number].params
             if trial.best is None or not params:
                 continue
-            distributions = told[trial.number].distributions
+            distributions = in_optuna[trial.number].distributions
             judged.add_trial(
                 optuna.trial.create_trial(
                     value=trial.best[0], params=params, distributions=distributions
@@ -58,8 +58,8 @@ def importances(history: History) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
-def figure(told: Rows) -> Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> Figure | None:
+    history = log_rows.history
     found = importances(history)
     if not found:
         return None

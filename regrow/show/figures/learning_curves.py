@@ -8,7 +8,7 @@ from typing import Any
 from regrow.infra.log.rows import Rows
 from regrow.search.history import TrialRecord
 from regrow.search.numbers import readable
-from regrow.show.figures import look, series
+from regrow.show.figures import series, style
 
 TITLE = "Learning curves"
 READING = (
@@ -21,12 +21,12 @@ POINTS = 24_000
 CURVES = 1000
 
 
-def figure(told: Rows) -> look.Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> style.Figure | None:
+    history = log_rows.history
     drawn = [t for t in history.trials if t.values]
     if not drawn:
         return None
-    made, at = look.blank(), f"step %{{x}}: {look.safe(history.objective.name)}"
+    made, at = style.blank(), f"step %{{x}}: {style.safe(history.objective.name)}"
     best = history.leader
     shown = series.sample(drawn, CURVES, keep=[best] if best is not None else [])
     most = max(12, POINTS // len(shown))
@@ -47,15 +47,15 @@ def figure(told: Rows) -> look.Figure | None:
                 legendgroup=outcome,
                 name=f"{outcome} ({len(group)})",
                 opacity=faint,
-                line={"color": look.COLOURS[outcome], "width": 1.3},
+                line={"color": style.COLOURS[outcome], "width": 1.3},
                 hovertemplate=f"{hover}<extra></extra>",
             )
             if len(shown) > 200 and outcome == "done":
                 continue  # all of these end at the same step
-            look.add_points(
+            style.add_points(
                 made,
                 [(t.step, t.values[-1], t.number) for t in lines],
-                look.marker(outcome, 6 if len(lines) < 200 else 4),
+                style.marker(outcome, 6 if len(lines) < 200 else 4),
                 hover,
                 legendgroup=outcome,
                 showlegend=False,
@@ -70,21 +70,21 @@ def figure(told: Rows) -> look.Figure | None:
             legendgroup="best",
             name=f"best: trial {best.number}, {readable(value)}",
             hovertemplate=f"{hover}<extra></extra>",
-            line={"color": look.BEST, "width": 3},
+            line={"color": style.BEST, "width": 3},
         )
         point = [(step, value, best.number)]
-        look.add_points(
-            made, point, look.marker("best", 15), hover, legendgroup="best", showlegend=False
+        style.add_points(
+            made, point, style.marker("best", 15), hover, legendgroup="best", showlegend=False
         )
-    axis, note = look.objective_axis(
+    axis, note = style.objective_axis(
         history, [v for t in shown for v in (t.values if len(t.values) <= most else t.values[::3])]
     )
     made.update_layout(xaxis={"title": {"text": "step"}, "rangemode": "tozero"}, yaxis=axis)
     thinned = f"Of each line {most} points are drawn, its lowest and highest ones among them."
-    return look.finished(
+    return style.finished(
         made,
         thinned if thin else "",
-        look.part(len(shown), len(drawn), "trials are drawn, evenly spread."),
+        style.part(len(shown), len(drawn), "trials are drawn, evenly spread."),
         note,
         height=460,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regrow.infra.log.rows import Rows
-from regrow.show.figures import look, series
+from regrow.show.figures import series, style
 
 TITLE = "Lineage"
 READING = (
@@ -17,18 +17,18 @@ NOTHING = "No trial took over another one's weights; population-based training d
 ROWS = 150
 CLONES = 1500
 STEPS = 240
-RANKS = [[0.0, "#f1f4f6"], [1.0, look.COLOURS["done"]]]
+RANKS = [[0.0, "#f1f4f6"], [1.0, style.COLOURS["done"]]]
 TAKEN = "#c25e0a"
 """Colour of the lines: orange contrasts with all blues, also for colour-blind readers."""
 
 
-def figure(told: Rows) -> look.Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> style.Figure | None:
+    history = log_rows.history
     if not any(change.source is not None for trial in history.trials for change in trial.changes):
         return None
     import numpy as np
 
-    metric = look.safe(history.objective.name)
+    metric = style.safe(history.objective.name)
     steps = max(trial.step for trial in history.trials)
     best = history.leader
     way = []
@@ -42,10 +42,10 @@ def figure(told: Rows) -> look.Figure | None:
     columns = list(range(every, steps + 1, every))
     z = np.full((len(rows), len(columns)), np.nan, np.float32)
     for place, trial in enumerate(rows):
-        there = [trial.values[step - 1] for step in columns if step <= trial.step]
-        z[place, : len(there)] = there
+        values = [trial.values[step - 1] for step in columns if step <= trial.step]
+        z[place, : len(values)] = values
     numbers = np.repeat(np.array([[t.number] for t in rows], np.float32), len(columns), axis=1)
-    made = look.blank()
+    made = style.blank()
     made.add_heatmap(
         z=_ranks(history.objective.sign * z),
         x=columns,
@@ -74,7 +74,7 @@ def figure(told: Rows) -> look.Figure | None:
         if c.source is not None and c.source in places
     ]
     drawn = series.sample(clones, CLONES)
-    look.add_line(
+    style.add_line(
         made,
         [x for _, a, _, b, _ in drawn for x in (a + 0.5, b + 0.5, None)],
         [y for a, _, b, _, _ in drawn for y in (a, b, None)],
@@ -83,7 +83,7 @@ def figure(told: Rows) -> look.Figure | None:
         name=f"took the weights of another ({len(clones)})",
     )
     if drawn:
-        look.add_points(
+        style.add_points(
             made,
             [(b + 0.5, y, n) for _, _, y, b, n in drawn],
             {"color": TAKEN, "size": 5, "symbol": "circle"},
@@ -94,8 +94,8 @@ def figure(told: Rows) -> look.Figure | None:
     if way and all(number in places for number, _, _ in way):
         x = [x for _, first, last in reversed(way) for x in (first + 0.5, last + 0.5)]
         y = [places[number] for number, _, _ in reversed(way) for _ in range(2)]
-        look.add_line(
-            made, x, y, {"color": look.BEST, "width": 3}, name="where the best comes from"
+        style.add_line(
+            made, x, y, {"color": style.BEST, "width": 3}, name="where the best comes from"
         )
     every_row = 1 if len(rows) <= 40 else len(rows) // 20
     made.update_layout(
@@ -108,15 +108,15 @@ def figure(told: Rows) -> look.Figure | None:
             "ticktext": [str(t.number) for t in rows][::every_row],
         },
     )
-    return look.finished(
+    return style.finished(
         made,
-        look.part(
+        style.part(
             len(rows),
             len(population),
             "trials are drawn: those the best comes from, and others evenly spread.",
         ),
         f"Every {every}th step is drawn." if every > 1 else "",
-        look.part(len(drawn), len(clones), "clones are drawn."),
+        style.part(len(drawn), len(clones), "clones are drawn."),
         height=min(900, max(320, 150 + 16 * len(rows))),
     )
 

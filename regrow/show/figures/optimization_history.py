@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regrow.infra.log.rows import Rows
 from regrow.search.numbers import readable
-from regrow.show.figures import look, series
+from regrow.show.figures import series, style
 
 TITLE = "Optimisation history"
 READING = (
@@ -16,12 +16,12 @@ MOST = 3000
 """Maximum points: each is an element of the page."""
 
 
-def figure(told: Rows) -> look.Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> style.Figure | None:
+    history = log_rows.history
     leader = history.leader
     if leader is None or leader.best is None:
         return None
-    made, metric = look.blank(), look.safe(history.objective.name)
+    made, metric = style.blank(), style.safe(history.objective.name)
     steps = series.best_so_far(history)
     leaders = [history.trials[number] for number, _ in steps]
     values = [t.best[0] for t in history.trials if t.best]
@@ -31,25 +31,25 @@ def figure(told: Rows) -> look.Figure | None:
             reached, max(1, MOST * len(reached) // max(1, len(values))), keep=leaders
         )
         if shown:
-            look.add_points(
+            style.add_points(
                 made,
                 [(t.number, t.best[0], t.number) for t in shown if t.best],
-                look.marker(outcome, 8 if len(values) < 400 else 6),
+                style.marker(outcome, 8 if len(values) < 400 else 6),
                 f"trial %{{x}}, {outcome}<br>{metric} %{{y:.8~g}}",
                 name=f"{outcome} ({len(group)})",
             )
     end = len(history.trials) - 1
     x, y = [*(n for n, _ in steps), end], [*(v for _, v in steps), steps[-1][1]]
-    look.add_line(made, x, y, {"shape": "hv", "color": look.GREY, "width": 2}, name="best so far")
-    look.add_points(
+    style.add_line(made, x, y, {"shape": "hv", "color": style.GREY, "width": 2}, name="best so far")
+    style.add_points(
         made,
         [(leader.number, leader.best[0], leader.number)],
-        look.marker("best", 15),
+        style.marker("best", 15),
         f"trial %{{x}}, the best<br>{metric} %{{y:.8~g}}",
         name=f"best: trial {leader.number}, {readable(leader.best[0])}",
     )
-    axis, note = look.objective_axis(history, values)
+    axis, note = style.objective_axis(history, values)
     edge = max(0.5, 0.02 * end)
     made.update_layout(xaxis={"title": {"text": "trial"}, "range": [-edge, end + edge]}, yaxis=axis)
     spread = "trials are drawn, evenly spread, and each that was the best so far."
-    return look.finished(made, look.part(MOST, len(values), spread), note)
+    return style.finished(made, style.part(MOST, len(values), spread), note)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from regrow.infra.log.rows import Rows
 from regrow.search.history import History, TrialRecord
 from regrow.show.figures import parameters, series
-from regrow.show.figures.look import BEST, GREY, Figure, blank, finished, part, safe, shade
+from regrow.show.figures.style import BEST, GREY, Figure, blank, finished, part, safe, shade
 from regrow.show.views import summaries
 from regrow.show.views.names import LONGEST, apart
 
@@ -35,12 +35,12 @@ class Column:
 
     name: str
     heights: list[float]
-    said: list[str]
+    texts: list[str]
     ticks: list[tuple[float, str]]
 
 
-def figure(told: Rows) -> Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> Figure | None:
+    history = log_rows.history
     trials, found = parameters.varied(history)
     if not found:
         return None
@@ -123,7 +123,7 @@ def _lines(
         x += [*range(len(columns)), np.nan]
         y += [*(column.heights[place] for column in columns), np.nan]
         numbers += [trials[place].number] * (len(columns) + 1)
-        texts += [*(f"{safe(column.name)} {safe(column.said[place])}" for column in columns), ""]
+        texts += [*(f"{safe(column.name)} {safe(column.texts[place])}" for column in columns), ""]
     if x:
         made.add_scatter(
             x=np.array(x, np.float32),
@@ -148,7 +148,7 @@ def _objective(history: History, trials: list[TrialRecord]) -> tuple[Column, int
     column = Column(
         name=history.objective.name,
         heights=[(min(max(v, low), high) / 2 - low / 2) / half for v in values],
-        said=[series.short(v) for v in values],
+        texts=[series.short(v) for v in values],
         ticks=[((tick / 2 - low / 2) / half, label) for tick, label in _round(low, high)],
     )
     return column, beyond
@@ -157,7 +157,7 @@ def _objective(history: History, trials: list[TrialRecord]) -> tuple[Column, int
 def _column(history: History, axis: parameters.Axis, trials: list[TrialRecord]) -> Column:
     configs = [summaries.reached_with(history, trial) for trial in trials]
     places = [axis.place(config) for config in configs]
-    there = [p for p in places if p is not None]
+    active = [p for p in places if p is not None]
     spread = 0.0
     if axis.categories is not None:
         count = len(axis.categories)
@@ -165,7 +165,7 @@ def _column(history: History, axis: parameters.Axis, trials: list[TrialRecord]) 
         marks = [(float(n), safe(label, 20)) for n, label in enumerate(axis.categories)]
         marks = marks[:: -(-count // 20)]
     else:
-        low, high = min(there), max(there)
+        low, high = min(active), max(active)
         marks = parameters.decades(low, high) if axis.log else _round(low, high)
     width = (high - low) or 1.0
     heights = [
@@ -173,11 +173,11 @@ def _column(history: History, axis: parameters.Axis, trials: list[TrialRecord]) 
         + series.spread(trial.number, 0.06 if place is None else spread)
         for place, trial in zip(places, trials, strict=True)
     ]
-    off = [(OFF, "not active")] if len(there) < len(places) else []
+    off = [(OFF, "not active")] if len(active) < len(places) else []
     return Column(
         name=axis.name,
         heights=heights,
-        said=[series.short(config.get(axis.name, "is not active")) for config in configs],
+        texts=[series.short(config.get(axis.name, "is not active")) for config in configs],
         ticks=[*off, *(((at - low) / width, label) for at, label in marks)],
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from regrow.infra.log.rows import Rows
 from regrow.search.history import TrialRecord
 from regrow.search.spec.parts import Metric
-from regrow.show.figures import look, series
+from regrow.show.figures import series, style
 
 TITLE = "Pareto front"
 READING = (
@@ -21,8 +21,8 @@ PANELS = 6
 POINTS = 2000
 
 
-def figure(told: Rows) -> look.Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> style.Figure | None:
+    history = log_rows.history
     metrics = history.spec.metrics
     complete = [
         t
@@ -40,28 +40,30 @@ def figure(told: Rows) -> look.Figure | None:
     columns = min(2, len(pairs))
     rows = math.ceil(len(pairs) / columns)
     height = min(0.14, 0.3 / rows)
-    made = look.panels(rows, columns, horizontal_spacing=0.12, vertical_spacing=height)
+    made = style.panels(rows, columns, horizontal_spacing=0.12, vertical_spacing=height)
     groups: list[tuple[str, list[TrialRecord], dict[str, Any]]] = [
         (
             "breaks a constraint",
             broken,
-            {"color": look.COLOURS["failed"], "symbol": "x", "size": 6},
+            {"color": style.COLOURS["failed"], "symbol": "x", "size": 6},
         ),
-        ("others", kept, {"color": look.COLOURS["pending"], "size": 6}),
-        ("front", best, {"color": look.BEST, "size": 9, "symbol": "diamond"}),
+        ("others", kept, {"color": style.COLOURS["pending"], "size": 6}),
+        ("front", best, {"color": style.BEST, "size": 9, "symbol": "diamond"}),
     ]
     for place, (first, second) in enumerate(pairs):
         cell = {"row": place // columns + 1, "col": place % columns + 1}
         if len(metrics) == 2:
             x, y = _stairs(best, first, second)
-            look.add_line(made, x, y, {"color": look.BEST, "width": 1.5}, showlegend=False, **cell)
-        across, up = look.safe(first.name, look.NAME), look.safe(second.name, look.NAME)
-        for name, group, style in groups:
+            style.add_line(
+                made, x, y, {"color": style.BEST, "width": 1.5}, showlegend=False, **cell
+            )
+        across, up = style.safe(first.name, style.NAME), style.safe(second.name, style.NAME)
+        for name, group, marker in groups:
             if group:
-                look.add_points(
+                style.add_points(
                     made,
                     [(*_ends(t, first, second), t.number) for t in group],
-                    style,
+                    marker,
                     f"trial %{{customdata}}<br>{across} %{{x:.8~g}}<br>{up} %{{y:.8~g}}",
                     name=f"{name} ({len(group)})",
                     legendgroup=name,
@@ -71,10 +73,10 @@ def figure(told: Rows) -> look.Figure | None:
         made.update_xaxes(title={"text": f"{across} ({first.mode})"}, **cell)
         made.update_yaxes(title={"text": f"{up} ({second.mode})"}, **cell)
     several = math.comb(len(metrics), 2) > PANELS
-    return look.finished(
+    return style.finished(
         made,
         f"The first {PANELS} pairs of metrics are drawn." if several else "",
-        look.part(
+        style.part(
             POINTS,
             len(complete) - len(best),
             "trials that are not of the front are drawn, evenly spread.",

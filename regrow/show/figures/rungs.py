@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from regrow.infra.log.rows import Rows
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
-from regrow.show.figures import look, series
+from regrow.show.figures import series, style
 
 TITLE = "Rungs"
 READING = (
@@ -55,17 +55,17 @@ def _end(trial: TrialRecord) -> int | None:
     last = trial.attempts[-1] if trial.attempts else None
     if last is None or not trial.decided or trial.decided > trial.curve.time:
         return None
-    told = last.stop is not None or last.leave is not None
-    stopped = trial.state is TrialState.STOPPED and told
+    decided = last.stop is not None or last.leave is not None
+    stopped = trial.state is TrialState.STOPPED and decided
     return trial.decided if stopped or trial.held else None
 
 
-def figure(told: Rows) -> look.Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> style.Figure | None:
+    history = log_rows.history
     found = rungs(history)
     if not found:
         return None
-    made, metric = look.blank(), look.safe(history.objective.name)
+    made, metric = style.blank(), style.safe(history.objective.name)
     shown = series.sample(found, COLUMNS)
     share = max(20, MOST // len(shown))
     values: list[float] = []
@@ -83,10 +83,10 @@ def figure(told: Rows) -> look.Figure | None:
             )
     for name, points in groups.items():
         if points:
-            look.add_points(
+            style.add_points(
                 made,
                 points,
-                look.marker(LOOKS[name], 7 if len(values) < 600 else 5),
+                style.marker(LOOKS[name], 7 if len(values) < 600 else 5),
                 f"trial %{{customdata}}, {name}<br>{metric} %{{y:.8~g}}",
                 name=name,
                 opacity=0.85,
@@ -97,7 +97,7 @@ def figure(told: Rows) -> look.Figure | None:
         step = rung.step if clock is None else clock.value(rung.step)
         went_on = len(rung.reached) - len(rung.stopped) - len(rung.waiting)
         labels.append(f"step {step}<br>{went_on} of {len(rung.reached)}")
-    axis, note = look.objective_axis(history, values)
+    axis, note = style.objective_axis(history, values)
     made.update_layout(
         xaxis={
             "tickvals": list(range(len(shown))),
@@ -112,7 +112,7 @@ def figure(told: Rows) -> look.Figure | None:
     at_most = (
         f"At most {share:,} trials of a kind are drawn at a rung; the numbers below count all."
     )
-    return look.finished(
+    return style.finished(
         made,
         note,
         some if len(shown) < len(found) else "",
@@ -126,7 +126,7 @@ def _across(place: int, trial: TrialRecord) -> float:
     return place + series.spread(trial.number, SPREAD)
 
 
-def _mark_best(made: look.Figure, history: History, shown: list[Rung]) -> None:
+def _mark_best(made: style.Figure, history: History, shown: list[Rung]) -> None:
     best = history.leader
     if best is None:
         return
@@ -141,7 +141,7 @@ def _mark_best(made: look.Figure, history: History, shown: list[Rung]) -> None:
             y=[y for _, y in way],
             mode="lines+markers",
             name=f"best: trial {best.number}",
-            line={"color": look.BEST, "width": 1.5},
+            line={"color": style.BEST, "width": 1.5},
             marker={"symbol": "star", "size": 12},
             customdata=[best.number] * len(way),
             hovertemplate=f"trial {best.number}, the best<br>%{{y:.8~g}}<extra></extra>",

@@ -13,7 +13,7 @@ from statistics import median
 
 from regrow.infra.log.rows import Rows
 from regrow.show.figures import series
-from regrow.show.figures.look import BEST, COLOURS, Figure, add_points, finished, panels
+from regrow.show.figures.style import BEST, COLOURS, Figure, add_points, finished, panels
 
 TITLE = "Scaling"
 READING = (
@@ -51,13 +51,13 @@ class Pace:
         return self.samples / self.sampled / self.workers if self.sampled else None
 
 
-def paces(told: Rows) -> list[Pace]:
+def paces(log_rows: Rows) -> list[Pace]:
     """Return the speed of all attempts with two reports or more. The time before the first report
     (imports, the first batch) does not count.
     """
     found: dict[tuple[int, int], Pace] = {}
     last: dict[tuple[int, int], float] = {}
-    for trial, number, rows in told:
+    for trial, number, rows in log_rows:
         key = trial.number, number
         pace = found.setdefault(
             key, Pace(trial=key[0], attempt=number, workers=trial.attempts[number - 1].width)
@@ -78,10 +78,10 @@ def efficiencies(each: Mapping[int, float]) -> dict[int, float]:
     return {workers: value / base for workers, value in sorted(each.items())} if base > 0 else {}
 
 
-def figure(told: Rows) -> Figure | None:
-    if not told.history.spec.resources.ranked:
+def figure(log_rows: Rows) -> Figure | None:
+    if not log_rows.history.spec.resources.ranked:
         return None
-    found = paces(told)
+    found = paces(log_rows)
     if not any(pace.workers > 1 for pace in found):
         return None
     sizes = sorted({pace.workers for pace in found})

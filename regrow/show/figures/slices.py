@@ -7,7 +7,7 @@ from typing import Any
 
 from regrow.infra.log.rows import Rows
 from regrow.search.history import History, TrialRecord
-from regrow.show.figures import look, parameters, series
+from regrow.show.figures import parameters, series, style
 from regrow.show.views import summaries
 from regrow.show.views.names import HEADING, apart
 
@@ -30,8 +30,8 @@ SPREAD = 0.6
 """Width in which the points of a choice lie beside each other; choices are 1 apart."""
 
 
-def figure(told: Rows) -> look.Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> style.Figure | None:
+    history = log_rows.history
     trials, found = parameters.varied(history)
     if not found:
         return None
@@ -39,7 +39,7 @@ def figure(told: Rows) -> look.Figure | None:
     columns = min(COLUMNS, len(axes))
     rows = math.ceil(len(axes) / columns)
     gaps = {"horizontal_spacing": 0.035, "vertical_spacing": min(0.16, 0.3 / rows)}
-    made = look.panels(rows, columns, shared_yaxes=True, **gaps)
+    made = style.panels(rows, columns, shared_yaxes=True, **gaps)
     shown = series.sample(trials, max(150, POINTS // len(axes)), keep=trials[:50])
     chosen = {trial.number for trial in shown}
     groups = {
@@ -48,7 +48,7 @@ def figure(told: Rows) -> look.Figure | None:
     }
     groups["best"] = trials[:1]
     values = [trial.best[0] for trial in trials if trial.best]
-    value_axis, note = look.objective_axis(history, values, HEADING)
+    value_axis, note = style.objective_axis(history, values, HEADING)
     names = apart([axis.name for axis in axes], [ACROSS] * len(axes))
     title = value_axis.pop("title")
     named: set[str] = set()
@@ -56,11 +56,11 @@ def figure(told: Rows) -> look.Figure | None:
         cell = {"row": place // columns + 1, "col": place % columns + 1}
         for outcome, group in groups.items():
             if points := _points(history, axis, group):
-                look.add_points(
+                style.add_points(
                     made,
                     [(x, y, number) for x, y, number, _ in points],
-                    look.marker(outcome, 13 if outcome == "best" else 6),
-                    f"trial %{{customdata}}<br>{look.safe(axis.name)} %{{text}}<br>%{{y:.8~g}}",
+                    style.marker(outcome, 13 if outcome == "best" else 6),
+                    f"trial %{{customdata}}<br>{style.safe(axis.name)} %{{text}}<br>%{{y:.8~g}}",
                     text=[text for *_, text in points],
                     opacity=1.0 if outcome == "best" else 0.8,
                     name=outcome,
@@ -70,14 +70,14 @@ def figure(told: Rows) -> look.Figure | None:
                 )
                 named.add(outcome)
         configs = [summaries.reached_with(history, trial) for trial in shown]
-        there = [config[axis.name] for config in configs if config.get(axis.name) is not None]
-        named_so = {"text": look.safe(names[place]), "standoff": 6}
-        made.update_xaxes(**_scale(axis, there), title=named_so, **cell)
+        active = [config[axis.name] for config in configs if config.get(axis.name) is not None]
+        named_so = {"text": style.safe(names[place]), "standoff": 6}
+        made.update_xaxes(**_scale(axis, active), title=named_so, **cell)
         made.update_yaxes(**value_axis, **({"title": title} if cell["col"] == 1 else {}), **cell)
-    return look.finished(
+    return style.finished(
         made,
         f"The first {AXES} of {len(found)} parameters are drawn." if len(found) > AXES else "",
-        look.part(
+        style.part(
             len(shown), len(trials), "trials are drawn: the best fifty, and others evenly spread."
         ),
         note,
@@ -97,8 +97,8 @@ def _points(
         if place is not None and trial.best is not None:
             spread = 0.0 if axis.categories is None else series.spread(trial.number, SPREAD)
             x = 10.0**place if axis.log else place + spread
-            told = look.safe(series.short(config[axis.name]))
-            found.append((x, trial.best[0], trial.number, told))
+            text = style.safe(series.short(config[axis.name]))
+            found.append((x, trial.best[0], trial.number, text))
     return found
 
 
@@ -108,12 +108,12 @@ def _scale(axis: parameters.Axis, values: list[Any]) -> dict[str, Any]:
         if len(axis.categories) > 20:
             return {"showticklabels": False, **whole}
         most = max(SHORTEST, LABELS // len(axis.categories))
-        labels = list(map(look.safe, apart(axis.categories, [most] * len(axis.categories))))
+        labels = list(map(style.safe, apart(axis.categories, [most] * len(axis.categories))))
         every = -(-len(labels) * SHORTEST // LABELS)
         places = list(range(0, len(labels), every))
         return {"tickvals": places, "ticktext": labels[::every], "tickangle": 0, **whole}
     if axis.log:
-        return look.logarithmic(values)
+        return style.logarithmic(values)
     if not all(isinstance(value, int) for value in values):
         return {}
     return {"tickvals": parameters.ticks(float(min(values)), float(max(values)))}

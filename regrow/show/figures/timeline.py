@@ -9,7 +9,7 @@ from typing import Any
 
 from regrow.infra.log.rows import Rows
 from regrow.search.history import Attempt, History
-from regrow.show.figures import look
+from regrow.show.figures import style
 
 TITLE = "Timeline"
 READING = (
@@ -67,8 +67,8 @@ def clock(spans: Sequence[tuple[float, float]]) -> Clock:
     )
 
 
-def figure(told: Rows) -> look.Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> style.Figure | None:
+    history = log_rows.history
     attempts = [(trial.number, a) for trial in history.trials for a in trial.attempts]
     begun = [(number, a) for number, a in attempts if a.t_began is not None]
     if not begun:
@@ -80,7 +80,7 @@ def figure(told: Rows) -> look.Figure | None:
     last = max(bar.end for bar in bars)
     unit, name = next(((u, n) for u, n in reversed(UNITS) if last >= 2 * u), UNITS[0])
     drawn = bars if len(bars) <= BARS else _merged(bars, last * sum(nodes.values()) / BARS)
-    made = look.blank()
+    made = style.blank()
     for outcome in ENDS:
         group = [bar for bar in drawn if bar.outcome == outcome]
         if group:
@@ -94,7 +94,7 @@ def figure(told: Rows) -> look.Figure | None:
                 text=[bar.text for bar in group],
                 textposition="none",
                 name=f"{outcome} ({sum(bar.count for bar in group)})",
-                marker={"color": look.COLOURS[outcome], "line": {"width": 0}},
+                marker={"color": style.COLOURS[outcome], "line": {"width": 0}},
                 opacity=0.9,
                 hovertemplate="%{text}<extra></extra>",
             )
@@ -102,10 +102,10 @@ def figure(told: Rows) -> look.Figure | None:
     for since, until in time.pauses:
         made.add_vline(
             x=time.at(since) / unit,
-            line={"color": look.GREY, "width": 1, "dash": "dash"},
+            line={"color": style.GREY, "width": 1, "dash": "dash"},
             annotation={
-                "text": f"{_said(until - since)} pause",
-                "font": {"size": 11, "color": look.GREY},
+                "text": f"{_duration(until - since)} pause",
+                "font": {"size": 11, "color": style.GREY},
                 "yref": "paper",
                 "y": 1,
             },
@@ -113,10 +113,10 @@ def figure(told: Rows) -> look.Figure | None:
     top, ticks, labels = 0, list[float](), list[str]()
     for node, width in nodes.items():
         ticks.append(top + (width - 1) / 2)
-        labels.append(look.safe(node))
+        labels.append(style.safe(node))
         top += width
         if top < sum(nodes.values()):
-            made.add_hline(y=top - 0.5, line={"color": look.GREY, "width": 0.5})
+            made.add_hline(y=top - 0.5, line={"color": style.GREY, "width": 0.5})
     every = len(ticks) // 20 if len(ticks) > 40 else 1
     made.update_layout(
         barmode="overlay",
@@ -132,7 +132,7 @@ def figure(told: Rows) -> look.Figure | None:
     never = sum(a.t_began is None and a.outcome is not None for _, a in attempts)
     unbegun = f"{never:,} attempt{'' if never == 1 else 's'}"
     alike = "short ones that follow each other and ended alike are one bar."
-    return look.finished(
+    return style.finished(
         made,
         "" if drawn is bars else f"{len(bars):,} attempts: {alike}",
         f"Not drawn: {unbegun} that ended before beginning on a node." if never else "",
@@ -160,11 +160,11 @@ def _lanes(
     for number, attempt in begun:
         node = attempt.node or "?"
         begin, end = _span(history, attempt)
-        running, there = busy.setdefault(node, []), free.setdefault(node, [])
+        running, free_lanes = busy.setdefault(node, []), free.setdefault(node, [])
         while running and running[0][0] <= begin:
-            heapq.heappush(there, heapq.heappop(running)[1])
-        if there:
-            lane = heapq.heappop(there)
+            heapq.heappush(free_lanes, heapq.heappop(running)[1])
+        if free_lanes:
+            lane = heapq.heappop(free_lanes)
         else:
             lane, used[node] = used.get(node, 0), used.get(node, 0) + 1
         heapq.heappush(running, (end, lane))
@@ -195,11 +195,11 @@ def _bar(history: History, time: Clock, number: int, attempt: Attempt, lane: int
     if attempt.to_step > attempt.from_step:
         steps = f"steps {attempt.from_step + 1} to {attempt.to_step}"
     cause = f" ({attempt.cause})" if attempt.cause and attempt.cause != attempt.outcome else ""
-    why = f"<br>{look.safe(attempt.message)}" if attempt.message else ""
+    why = f"<br>{style.safe(attempt.message)}" if attempt.message else ""
     again = f"<br>{attempt.superseded} steps were done again" if attempt.superseded else ""
     text = (
         f"trial {number}, attempt {attempt.number}<br>{steps},"
-        f" {_said(end - begin)}<br>{outcome}{cause}{why}{again}"
+        f" {_duration(end - begin)}<br>{outcome}{cause}{why}{again}"
     )
     return Bar(
         trial=number,
@@ -229,7 +229,11 @@ def _merged(bars: Sequence[Bar], resolution: float) -> list[Bar]:
 
 
 def _losses(
-    made: look.Figure, history: History, time: Clock, lanes: dict[tuple[int, int], int], unit: float
+    made: style.Figure,
+    history: History,
+    time: Clock,
+    lanes: dict[tuple[int, int], int],
+    unit: float,
 ) -> None:
     marks: list[tuple[float, int, int, str]] = []
     ways: list[tuple[Any, Any]] = []
@@ -242,29 +246,29 @@ def _losses(
             which = f"trial {trial.number}, attempt {attempt.number}"
             text = f"{which}: {attempt.outcome} after step {attempt.to_step}"
             if attempt.message:
-                text += f"<br>{look.safe(attempt.message)}"
+                text += f"<br>{style.safe(attempt.message)}"
             if after is not None and after.t_began is not None:
-                away, node = _said(after.t_began - end), look.safe(after.where)
+                away, node = _duration(after.t_began - end), style.safe(after.where)
                 text += f"<br>continued after {away} on {node}, from step {after.from_step + 1}"
-                there = time.at(after.t_began) / unit, lanes[trial.number, after.number]
-                ways += [(x, y), there, (None, None)]
+                end_point = time.at(after.t_began) / unit, lanes[trial.number, after.number]
+                ways += [(x, y), end_point, (None, None)]
             marks.append((x, y, trial.number, text))
     if ways:
-        dotted = {"color": look.GREY, "width": 1.2, "dash": "dot"}
-        look.add_line(made, [x for x, _ in ways], [y for _, y in ways], dotted, name="continued")
+        dotted = {"color": style.GREY, "width": 1.2, "dash": "dot"}
+        style.add_line(made, [x for x, _ in ways], [y for _, y in ways], dotted, name="continued")
     if marks:
         edge = {"color": "#ffffff", "width": 1}
-        look.add_points(
+        style.add_points(
             made,
             [(x, y, number) for x, y, number, _ in marks],
-            {"symbol": "x", "size": 9, "color": look.COLOURS["failed"], "line": edge},
+            {"symbol": "x", "size": 9, "color": style.COLOURS["failed"], "line": edge},
             "%{text}",
             text=[text for *_, text in marks],
             name=f"loss or failure ({len(marks)})",
         )
 
 
-def _said(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """Format a duration: 0.4 s, 12 s, 3 min, 2.5 h."""
     if seconds < 10:
         return f"{max(0.0, seconds):.1f} s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regrow.infra.log.rows import Rows
 from regrow.search.history import cost, waste
-from regrow.show.figures.look import COLOURS, Figure, finished, panels
+from regrow.show.figures.style import COLOURS, Figure, finished, panels
 
 TITLE = "Wasted work"
 READING = (
@@ -23,8 +23,8 @@ CLASSES = {
 }
 
 
-def figure(told: Rows) -> Figure | None:
-    history = told.history
+def figure(log_rows: Rows) -> Figure | None:
+    history = log_rows.history
     totals = waste.of_all(history)
     if not any(one.seconds or one.steps for one in totals.values()):
         return None

@@ -73,7 +73,7 @@ class Live:
         self.viewer.restart()
         self._log = CoordinatorLog(coordinator)
         following = Subscription(self._log, REFRESH_SECONDS).in_background(
-            partial(self._take, coordinator), "live", patience=LAST_SECONDS
+            partial(self._show_batch, coordinator), "live", patience=LAST_SECONDS
         )
         with self.viewer.showing(), following as self._thread:
             yield
@@ -82,14 +82,14 @@ class Live:
         """Show, from the log itself, the events that the coordinator could no longer send."""
         if self._log is not None and self._thread is not None and not self._thread.is_alive():
             for segment in Log.read(store, self._log.after):
-                self.viewer.take([segment])
+                self.viewer.apply([segment])
 
-    def _take(self, coordinator: Any, batch: Batch) -> None:
+    def _show_batch(self, coordinator: Any, batch: Batch) -> None:
         import ray
 
         from regrow.infra.ray import cluster
 
-        self.viewer.take(batch.segments)
+        self.viewer.apply(batch.segments)
         if batch.more:
             return
         self.viewer.progress()

@@ -143,9 +143,9 @@ class Board:
                 pass
         if isinstance(event, events.Capacity) and event.slots == slots:
             return []  # a larger node, but no more of them: matters to attempts of several slots
-        lines = self._told(event, silent, history.lost_steps - lost_before)
-        if isinstance(event, events.Decided) and (told := text.judged(history)) != judged_before:
-            lines += [told] if told is not None else []
+        lines = self._lines(event, silent, history.lost_steps - lost_before)
+        if isinstance(event, events.Decided) and (judged := text.judged(history)) != judged_before:
+            lines += [judged] if judged is not None else []
         if not self._is_loss(event):
             self.latest += [(event.t, line) for line in lines]
         return lines
@@ -157,7 +157,7 @@ class Board:
             return bool(event.cause)
         return isinstance(event, events.Began | events.Opened)
 
-    def _told(self, event: events.AnyEvent, silent: float, again: int) -> list[str]:
+    def _lines(self, event: events.AnyEvent, silent: float, again: int) -> list[str]:
         history = self.history
         match event:
             case events.Opened():
@@ -186,7 +186,7 @@ class Board:
                 return self._ended(event)
             case events.Revived() | events.Moved() | events.Halted() | events.Excluded():
                 return [words.change(event, history.trials[event.trial])]
-            case events.Milestone() if event.percent >= words.TOLD_PERCENT:
+            case events.Milestone() if event.percent >= words.SHOWN_PERCENT:
                 return [limits.in_words(history, event)]
             case events.Closing():
                 return [f"ending: {event.why}"] if event.why else []
@@ -205,7 +205,7 @@ class Board:
         self.steps_done.add(event.t, 0)
         self.began = False
         if self.history.sessions == 1:
-            return [f"limits: {told}"] if (told := limits.told(self.history)) else []
+            return [f"limits: {listed}"] if (listed := limits.told(self.history)) else []
         if not self.history.orphans:
             return ["continues"]
         absence: Absence = self.incidents.reopened(event, max(0.0, silent))

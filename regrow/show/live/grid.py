@@ -86,11 +86,11 @@ def lines(
     ]
     whole = [[column.title for column in columns], *([_whole(cell) for cell in r] for r in rows)]
     widths = {n: max(cell_len(row[n]) for row in whole) for n in shown}
-    titles, told = whole[0], _told(more)
+    titles, rest = whole[0], _rest(more)
 
     def fits(flex: int) -> bool:
         taken = (min(widths[n], flex) if columns[n].flex else widths[n] for n in shown)
-        count = GAP + len(told) if told and not columns[shown[-1]].flex else 0
+        count = GAP + len(rest) if rest and not columns[shown[-1]].flex else 0
         return sum(taken) + GAP * (len(shown) - 1) + count <= width
 
     if not fits(width):
@@ -105,7 +105,7 @@ def lines(
         gone = max(reversed(shown), key=lambda n: columns[n].rank)
         shown.remove(gone)
         more += 1
-        told = _told(more)
+        rest = _rest(more)
     left = width - sum(widths[n] + GAP for n in shown if not columns[n].flex)
     for n in shown:
         if columns[n].flex:
@@ -124,15 +124,15 @@ def lines(
             line.append(" " * GAP)
         line.truncate(width)
         line.rstrip()
-        if not place and told:
-            line.truncate(max(0, width - GAP - len(told)))
-            line.append(f"{' ' * GAP}{told}", style="dim")
+        if not place and rest:
+            line.truncate(max(0, width - GAP - len(rest)))
+            line.append(f"{' ' * GAP}{rest}", style="dim")
             line.truncate(width)
         found.append(line)
     return found
 
 
-def _told(more: int) -> str:
+def _rest(more: int) -> str:
     return f"+{more} more" if more else ""
 
 

@@ -390,8 +390,8 @@ def compose(
     width = max(LEAST_WIDTH, width)
     history = board.history
     if history.opened is None:
-        told = cut(banner or "starting ...", width, signs)
-        return [Text(told, style="yellow" if banner else "dim", no_wrap=True)][:height]
+        message = cut(banner or "starting ...", width, signs)
+        return [Text(message, style="yellow" if banner else "dim", no_wrap=True)][:height]
     found = [_title(board, width, signs)]
     found += [
         Text(cut(wrong, width, signs), style="bold yellow", no_wrap=True)

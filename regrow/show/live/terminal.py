@@ -3,7 +3,7 @@ cannot control the terminal.
 
 Escape sequences, other control characters, marks that change the writing direction and zero-width
 characters are shown as Python escapes (`\x1b`, `\u202e`). Everything that the command line prints
-goes through `PlainConsole` or `tell`, except JSON. Output may fail without ending the experiment:
+goes through `PlainConsole` or `echo`, except JSON. Output may fail without ending the experiment:
 that of a `Terminal`, and of `Events`.
 """
 
@@ -76,7 +76,7 @@ def _in_a_line(cell: RenderableType | None) -> Text:
     return Text(shown if shown.isprintable() else one_line(shown), style=style)
 
 
-def tell(text: object = "", *, error: bool = False, end: str = "\n", flush: bool = False) -> None:
+def echo(text: object = "", *, error: bool = False, end: str = "\n", flush: bool = False) -> None:
     """Print text for people, to standard error if `error`."""
     print(printable(str(text)), file=sys.stderr if error else sys.stdout, end=end, flush=flush)
 

@@ -115,8 +115,8 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
         f" {history.lost_steps}"
     )
     yield history.choice.told()
-    if (told := judged(history)) is not None:
-        yield told
+    if (decision := judged(history)) is not None:
+        yield decision
     yield spent(history, now if alive else history.t_last)
     if asked := store(history):
         yield asked
@@ -156,11 +156,11 @@ def judged(history: History) -> str | None:
 def spent(history: History, now: float) -> str:
     """Format the expense: '1,080 steps, 0.3 slot-hours, cost 0.75'."""
     found = cost.of(history, now)
-    told = f"{cost.steps(history):,} steps, {found.hours:.3g} slot-hours"
+    used = f"{cost.steps(history):,} steps, {found.hours:.3g} slot-hours"
     if found.money is None:
-        return told
+        return used
     rest = f", {money(found.rest)} outside of attempts" if found.rest >= CENT else ""
-    return f"{told}, cost {money(found.money)} at {cost.prices(history)} an hour and slot{rest}"
+    return f"{used}, cost {money(found.money)} at {cost.prices(history)} an hour and slot{rest}"
 
 
 def store(history: History) -> str:
@@ -356,9 +356,9 @@ def retry(history: History, places: Places) -> Iterator[str]:
         return
     reasons = Counter(trial.attempts[-1].message for trial in failed)
     (most, count), *others = reasons.most_common()
-    told = f"{len(failed)} of {len(history.trials)} trials failed"
+    note = f"{len(failed)} of {len(history.trials)} trials failed"
     if most:
-        told += f": {one_line(most)}" if not others else f", {count} of them of: {one_line(most)}"
+        note += f": {one_line(most)}" if not others else f", {count} of them of: {one_line(most)}"
     yield (
-        f"{told}; after mending it: {places.command('resume', history.spec.name, '--retry-failed')}"
+        f"{note}; after mending it: {places.command('resume', history.spec.name, '--retry-failed')}"
     )

@@ -56,9 +56,9 @@ class Viewer:
         """Why nothing runs, "" if it runs."""
         self.trouble = ""
         """Why the experiment's output cannot be saved at present, "" if it can."""
-        self._told_up_to: int | None = None
+        self._shown_up_to: int | None = None
         """The segment up to which all was shown, also by an earlier process; None: unknown."""
-        self._untold: list[tuple[Sequence[bytes], list[str]]] = []
+        self._pending: list[tuple[Sequence[bytes], list[str]]] = []
         """The lines of segments, if events are written, and the lines for people about each."""
         self._screen: Screen | None = None
         self._folding = threading.Lock()
@@ -100,28 +100,28 @@ class Viewer:
 
     def skip(self, number: int) -> None:
         """Show nothing up to segment `number`."""
-        self._told_up_to = number
+        self._shown_up_to = number
 
-    def take(self, segments: Segments) -> None:
+    def apply(self, segments: Segments) -> None:
         """Apply the log's next segments. Of those at the start, the newest session is shown."""
-        looking, more = self._told_up_to is None, full(segments)
+        looking, more = self._shown_up_to is None, full(segments)
         for number, lines in segments:
             if looking and _begins_session(lines):
-                self._untold.clear()
+                self._pending.clear()
             with self._folding:
-                told = [line for event in map(decode, lines) for line in self.board.apply(event)]
-            if number > (self._told_up_to or 0):
-                self._untold.append((lines if self._events is not None else (), told))
+                texts = [line for event in map(decode, lines) for line in self.board.apply(event)]
+            if number > (self._shown_up_to or 0):
+                self._pending.append((lines if self._events is not None else (), texts))
         if looking and more:
             return
         if segments:
-            self._told_up_to = max(self._told_up_to or 0, segments[-1][0])
-        for written, told in self._untold:
+            self._shown_up_to = max(self._shown_up_to or 0, segments[-1][0])
+        for written, texts in self._pending:
             if self._events is not None:
                 self._events.write(written)
-            for line in told:
+            for line in texts:
                 self.line(line)
-        self._untold.clear()
+        self._pending.clear()
         self._ready = self._ready or (bool(segments) and not more)
         if segments and self._screen is not None:
             self._screen.wake()

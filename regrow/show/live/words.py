@@ -17,7 +17,7 @@ SILENT_SECONDS = 60.0
 """No trial is shown as silent before this time, however short its steps are."""
 
 
-TOLD_PERCENT = 50
+SHOWN_PERCENT = 50
 """Milestones of money and time from here on are shown."""
 
 

@@ -26,8 +26,8 @@ from regrow.search.numbers import money
 from regrow.search.planning import forecast, limits
 from regrow.show import web
 from regrow.show.figures import described, listed
-from regrow.show.figures.look import template
 from regrow.show.figures.series import short
+from regrow.show.figures.style import template
 from regrow.show.live import text
 from regrow.show.report import logged, table
 from regrow.show.views import budget, machine_use, summaries
@@ -224,9 +224,9 @@ def _front(history: History, places: Places) -> dict[str, Any] | None:
 def _nothing(history: History) -> str:
     if history.spec.constraints and any(trial.step for trial in history.trials):
         return f"No step met the constraints: {', '.join(history.spec.constraints)}."
-    said = [trial.failure.message for trial in history.trials if trial.failure is not None]
-    if any(said):
-        last = [message for message in said if message][-1]
+    messages = [trial.failure.message for trial in history.trials if trial.failure is not None]
+    if any(messages):
+        last = [message for message in messages if message][-1]
         return f"No trial has reported a value. The last one to fail said: {last}"
     return "No trial has reported a value yet."
 
@@ -249,14 +249,14 @@ def _environment(history: History) -> Iterator[dict[str, Any]]:
 def _row(name: str, value: Any) -> tuple[str, str]:
     if name.endswith("_bytes") and isinstance(value, int | float):
         return name.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB"
-    return name, _said(value)
+    return name, _as_text(value)
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(_said, value))
+        return ", ".join(map(_as_text, value))
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
     return "unknown" if value is None else str(value)

@@ -142,7 +142,7 @@ def share(
 def _earlier(pages: Pages, history: History) -> list[str]:
     """Return the folders of checkpoints of an earlier share. Raises UserError for other files."""
     try:
-        there = msgspec.json.decode(pages.read(RECORD), type=Record)
+        record = msgspec.json.decode(pages.read(RECORD), type=Record)
     except Missing:
         if others := pages.list(most=1):
             raise UserError(
@@ -155,14 +155,14 @@ def _earlier(pages: Pages, history: History) -> list[str]:
             f"{RECORD} in {pages.url} is not regrow's; name an empty or a new folder"
         ) from None
     name = history.spec.name
-    if there.id != history.id or not (there.id or there.experiment == name):
-        other = "another experiment" if there.experiment == name else "experiment"
+    if record.id != history.id or not (record.id or record.experiment == name):
+        other = "another experiment" if record.experiment == name else "experiment"
         raise UserError(
-            f"{pages.url} is the share of {other} {one_line(there.experiment)!r}; name"
+            f"{pages.url} is the share of {other} {one_line(record.experiment)!r}; name"
             f" another folder for {name!r}"
         )
     # What is deleted afterwards is only what a share may have written.
-    return [one for one in there.checkpoints if _FOLDER.fullmatch(one)]
+    return [one for one in record.checkpoints if _FOLDER.fullmatch(one)]
 
 
 def _small(found: Rows) -> dict[str, tuple[str, bytes]]:

@@ -150,8 +150,8 @@ def _change(trial: TrialRecord, place: int) -> str:
     from_ = f"the weights of trial {change.source}" if change.source is not None else ""
     if change.source_step is not None:
         from_ += f" at its step {change.source_step}"
-    told = "; ".join(filter(None, [from_, ", ".join(parts)]))
-    return f"after step {change.step}: {told or 'nothing'}"
+    changes = "; ".join(filter(None, [from_, ", ".join(parts)]))
+    return f"after step {change.step}: {changes or 'nothing'}"
 
 
 def _seconds(history: History, attempt: Attempt) -> float | None:

@@ -60,12 +60,12 @@ def line(history: History, *, alive: bool) -> Iterator[str]:
     if not found:
         return
     count = sum(one["state"] in ("leads", "works") for one in found) if alive else len(found)
-    told = [f"{count} agent{'' if count == 1 else 's'}{'' if alive else ' took part'}"]
+    parts = [f"{count} agent{'' if count == 1 else 's'}{'' if alive else ' took part'}"]
     leader = history.agents.leaders[-1:]
-    told += [f"{name} {'leads' if alive else 'led last'}" for name in leader]
+    parts += [f"{name} {'leads' if alive else 'led last'}" for name in leader]
     if (changes := sum(one != after for one, after in pairwise(history.agents.leaders))) > 0:
-        told.append(f"the lead changed {changes} time{'' if changes == 1 else 's'}")
-    yield "; ".join(told)
+        parts.append(f"the lead changed {changes} time{'' if changes == 1 else 's'}")
+    yield "; ".join(parts)
 
 
 def _state(name: str, record: AgentRecord, leader: str, *, alive: bool) -> str:

@@ -211,10 +211,10 @@ def best_configuration(one: Course) -> dict[str, Any]:
 
 def leading(values: Sequence[float | None], mode: str) -> list[int]:
     """Return the positions of the best values (None: no value); empty if all are equal."""
-    there = [value for value in values if value is not None]
-    if not there or (len(there) == len(values) and min(there) == max(there)):
+    known = [value for value in values if value is not None]
+    if not known or (len(known) == len(values) and min(known) == max(known)):
         return []
-    best = max(there) if mode == "max" else min(there)
+    best = max(known) if mode == "max" else min(known)
     return [place for place, value in enumerate(values) if value == best]
 
 

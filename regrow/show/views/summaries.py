@@ -260,9 +260,9 @@ def versions(history: History, trial: TrialRecord | None = None) -> list[str]:
 
 def _ran_in(history: History, trial: TrialRecord) -> list[Mapping[str, Any]]:
     """Return the environment of each attempt's session; empty where it is unknown."""
-    told = [opened for opened in history.openings if opened.environment]
-    places = [bisect_right(told, a.t_started, key=lambda one: one.t) for a in trial.attempts]
-    return [told[place - 1].environment if place else {} for place in places]
+    openings = [opened for opened in history.openings if opened.environment]
+    places = [bisect_right(openings, a.t_started, key=lambda one: one.t) for a in trial.attempts]
+    return [openings[place - 1].environment if place else {} for place in places]
 
 
 def _hashes(environment: Mapping[str, Any]) -> tuple[Any, Any, Any]:
@@ -274,8 +274,8 @@ def _hashes(environment: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 def code_line(history: History) -> str | None:
     """Return a line about the last change of the code, and when; None if it never changed."""
-    told = [opened for opened in history.openings if opened.environment]
-    lines = [code_changed(before, after.environment) for before, after in pairwise(told)]
+    openings = [opened for opened in history.openings if opened.environment]
+    lines = [code_changed(before, after.environment) for before, after in pairwise(openings)]
     return next((line for line in reversed(lines) if line is not None), None)
 
 

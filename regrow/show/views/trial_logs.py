@@ -39,8 +39,8 @@ class TrialLogs:
         if self.damage is not None and not trials:
             raise self.damage
         if not 0 <= trial < trials:
-            there = f"it has the trials 0 to {trials - 1}" if trials else "it has no trials yet"
-            raise UserError(f"there is no trial {trial} in {self._history.spec.name!r}; {there}")
+            existing = f"it has the trials 0 to {trials - 1}" if trials else "it has no trials yet"
+            raise UserError(f"there is no trial {trial} in {self._history.spec.name!r}; {existing}")
         attempts = len(self._history.trials[trial].attempts)
         if attempt is not None and not 1 <= attempt <= attempts:
             raise UserError(
@@ -120,15 +120,15 @@ class TrialLogs:
 
 def _began(attempt: Attempt) -> OutputLine:
     where = f" on {attempt.where}" if attempt.where else ""
-    told = f"attempt {attempt.number}{where}, from the beginning"
+    text = f"attempt {attempt.number}{where}, from the beginning"
     if attempt.from_step:
-        told = f"attempt {attempt.number}{where}, continues after step {attempt.from_step}"
+        text = f"attempt {attempt.number}{where}, continues after step {attempt.from_step}"
     if attempt.t_began is None:
-        told = f"attempt {attempt.number} never began"
-    return OutputLine(t=attempt.t_began or attempt.t_started, stream="regrow", text=told)
+        text = f"attempt {attempt.number} never began"
+    return OutputLine(t=attempt.t_began or attempt.t_started, stream="regrow", text=text)
 
 
 def _ended(attempt: Attempt, t: float) -> OutputLine:
     why = f": {attempt.message}" if attempt.message else ""
-    told = f"attempt {attempt.number} {attempt.outcome} at step {attempt.to_step}{why}"
-    return OutputLine(t=t, stream="regrow", text=told)
+    text = f"attempt {attempt.number} {attempt.outcome} at step {attempt.to_step}{why}"
+    return OutputLine(t=t, stream="regrow", text=text)

@@ -75,7 +75,7 @@ def policy(package: str, scripts: Sequence[str]) -> str:
 def moment(t: float) -> dict[str, str]:
     """Return a time for machines, and as text for browsers without the script."""
     at = datetime.fromtimestamp(t, UTC)
-    return {"iso": at.isoformat(timespec="seconds"), "told": at.strftime("%Y-%m-%d %H:%M UTC")}
+    return {"iso": at.isoformat(timespec="seconds"), "text": at.strftime("%Y-%m-%d %H:%M UTC")}
 
 
 def as_yaml(config: Mapping[str, Any]) -> str:

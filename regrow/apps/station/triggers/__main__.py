@@ -51,7 +51,7 @@ def watch(places: Places, stop: threading.Event) -> None:
     from regrow.apps.station.triggers.loop import Loop
 
     folder = private_files.folder(folder_of(places))
-    lock = locks.take(folder / "lock", wait=BEFORE_SECONDS)
+    lock = locks.acquire(folder / "lock", wait=BEFORE_SECONDS)
     if lock is None:
         raise UserError(f"the triggers of {places.root} are watched by another process already")
     journal_at = folder / "journal.jsonl"

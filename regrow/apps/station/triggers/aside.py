@@ -77,7 +77,7 @@ def found(places: Places) -> list[Aside]:
     return sorted(recent, key=lambda one: one.time, reverse=True)
 
 
-def tell(places: Places, troubles: Iterable[Trouble]) -> None:
+def write_troubles(places: Places, troubles: Iterable[Trouble]) -> None:
     """Replace the recorded problems by the current ones. Raises OSError."""
     private_files.replace(_troubles(places), json.dumps([asdict(one) for one in troubles]))
 

@@ -40,18 +40,18 @@ class EndingsTrigger:
         self.interval = S3_SECONDS if places.storage.metered else LOCAL_SECONDS
         self._places, self._name = places, name
 
-    def look(self, cursor: Cursor) -> Step | None:
+    def poll(self, cursor: Cursor) -> Step | None:
         """Read the logs from the cursor on, and make an event for each ending since the schedule
         was created; a damaged log does not block the others. Raises UserError or StoreError.
         """
         names = self._places.experiments()
-        there = experiments_of(self._name, names)
-        there += [self._name] if self._name in names else []
+        existing = experiments_of(self._name, names)
+        existing += [self._name] if self._name in names else []
         reached: dict[str, list[Any]] = {}
-        gone = {one for one in cursor if one != GIVEN and one not in there}
+        gone = {one for one in cursor if one != GIVEN and one not in existing}
         events: list[dict[str, Any]] = []
         damaged: list[tuple[str, str]] = []
-        for experiment in there:
+        for experiment in existing:
             known = cursor.get(experiment)
             try:
                 now, found = self._read(experiment, known or _UNREAD)

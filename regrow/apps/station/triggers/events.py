@@ -52,7 +52,7 @@ def read(client: SyncPrefectClient, pattern: str, start: float, end: float) -> I
         yield from page.events
 
 
-def told(event: Event) -> dict[str, Any]:
+def event_data(event: Event) -> dict[str, Any]:
     """Return an event as a run receives it, without a payload that Prefect would refuse."""
     payload: Any = event.payload
     if (why := acceptable(payload)) is None and len(json.dumps(payload)) > _PAYLOAD_BYTES:
@@ -78,7 +78,7 @@ class EventsTrigger:
         self._looks = 0
         self._reached: float | None = None
 
-    def look(self, cursor: Cursor) -> Step | None:
+    def poll(self, cursor: Cursor) -> Step | None:
         """Read the last minute or hour, and make an event for each one that was not seen before."""
         now = time.time()
         # From the journaled cursor: events whose journaling failed are found again.
@@ -91,7 +91,7 @@ class EventsTrigger:
         # The sender's clock may be ahead. The upper limit is uncritical, since seen events are
         # recognized by their ids.
         found = read(self._client, self._pattern, start, now + LATE_SECONDS)
-        new = [told(event) for event in found if str(event.id) not in cursor]
+        new = [event_data(event) for event in found if str(event.id) not in cursor]
         self._looks, self._reached = self._looks + 1, now
         if not new and now - known < _KEEP_SECONDS:
             return None

@@ -69,17 +69,17 @@ class Settling:
     _since: float = 0.0
     _absent: dict[str, float] = field(default_factory=dict)
 
-    def look(self, there: Mapping[str, Found], now: float) -> list[str]:
+    def settled(self, current: Mapping[str, Found], now: float) -> list[str]:
         """Return the new or changed files of a listing if they have settled by `now` (seconds of a
         monotonic clock), else an empty list.
         """
         fresh = {
-            path: found.mark for path, found in there.items() if self.seen.get(path) != found.mark
+            path: found.mark for path, found in current.items() if self.seen.get(path) != found.mark
         }
         if fresh != self._fresh:
             self._fresh, self._since = fresh, now
         self._absent = {
-            path: self._absent.get(path, now) for path in self.seen if path not in there
+            path: self._absent.get(path, now) for path in self.seen if path not in current
         }
         return sorted(fresh) if now - self._since >= self.settle else []
 
@@ -88,12 +88,12 @@ class Settling:
         return [path for path, since in self._absent.items() if now - since >= ABSENT_SECONDS]
 
 
-def told(there: Mapping[str, Found], paths: list[str]) -> dict[str, Any]:
+def file_list(current: Mapping[str, Found], paths: list[str]) -> dict[str, Any]:
     """Return the list for an event, cut at its maximum length; `omitted`: how many are cut."""
     files: list[dict[str, Any]] = []
     length = 0
     for path in paths:
-        one = {"path": path, "size": there[path].size, "modified": there[path].modified}
+        one = {"path": path, "size": current[path].size, "modified": current[path].modified}
         length += len(json.dumps(one))
         if length > LIST_BYTES:
             return {"files": files, "omitted": len(paths) - len(files)}
@@ -175,25 +175,32 @@ class FilesTrigger:
         self._pattern = pattern
         self._settling = Settling(seen={}, settle=settle)
 
-    def look(self, cursor: Cursor) -> Step | None:
+    def poll(self, cursor: Cursor) -> Step | None:
         """Make one event of what is new and has settled. The first listing is the beginning."""
         now = time.monotonic()
-        if (there := listed(self._pattern)) is None:
+        if (current := listed(self._pattern)) is None:
             return None
         if not cursor[GIVEN].get("begun"):
             # Files modified later are new.
-            seen = {path: one.mark for path, one in there.items() if one.modified <= since(cursor)}
+            seen = {
+                path: one.mark for path, one in current.items() if one.modified <= since(cursor)
+            }
             return Step(put={GIVEN: {**cursor[GIVEN], "begun": True}, **seen})
         self._settling.seen = {path: mark for path, mark in cursor.items() if path != GIVEN}
-        paths = self._settling.look(there, now)
+        paths = self._settling.settled(current, now)
         gone = self._settling.gone(now)
         if not paths:
             return Step(drop=gone) if gone else None
-        good = [path for path in paths if not there[path].problem]
-        event = {"kind": "files", "id": uuid4().hex, **told(there, good), "time": time.time()}
+        good = [path for path in paths if not current[path].problem]
+        event = {
+            "kind": "files",
+            "id": uuid4().hex,
+            **file_list(current, good),
+            "time": time.time(),
+        }
         return Step(
-            put={path: there[path].mark for path in paths},
+            put={path: current[path].mark for path in paths},
             drop=gone,
             events=[event] if good else [],
-            refused=[(path, there[path].problem) for path in paths if there[path].problem],
+            refused=[(path, current[path].problem) for path in paths if current[path].problem],
         )

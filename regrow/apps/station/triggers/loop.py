@@ -24,7 +24,7 @@ import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound
 
-from regrow.apps.station.triggers.aside import set_aside, tell
+from regrow.apps.station.triggers.aside import set_aside, write_troubles
 from regrow.apps.station.triggers.inbox import MOST_WAITING, damaged, files, is_unwanted, read
 from regrow.apps.station.triggers.journal import Cursor, Journal
 from regrow.apps.station.triggers.payloads import DEPTH, acceptable
@@ -79,7 +79,7 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._step: Step | None = None
         self._trouble: Exception | None = None
-        self._told = ""
+        self._problem = ""
         self._due = 0.0
 
     def go_on(self, schedule: Schedule, journal: Journal) -> None:
@@ -90,25 +90,25 @@ class Watch:
             self._thread = None
             if self._trouble is None:
                 try:
-                    self._take(schedule, journal)
+                    self._journal_step(schedule, journal)
                 except Exception as error:  # noqa: BLE001 - such as a full disk: the next poll finds the same
                     self._trouble = error
-            self._tell(schedule)
+            self._log_problem(schedule)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self._trigger.interval
             cursor = dict(journal.cursor(schedule.id, self._kind) or {})
             if cursor[GIVEN]["since"] > time.time() + _AHEAD_SECONDS:
                 cursor[GIVEN] = {**cursor[GIVEN], "since": time.time()}
                 journal.moved(schedule.id, self._kind, {GIVEN: cursor[GIVEN]})
-            self._thread = background.start(self._look, cursor, name=self._kind)
+            self._thread = background.start(self._poll, cursor, name=self._kind)
 
-    def _look(self, cursor: Cursor) -> None:
+    def _poll(self, cursor: Cursor) -> None:
         try:
-            self._step, self._trouble = self._trigger.look(cursor), None
+            self._step, self._trouble = self._trigger.poll(cursor), None
         except Exception as error:  # noqa: BLE001 - reported by the loop; other triggers are unaffected
             self._trouble = error
 
-    def _take(self, schedule: Schedule, journal: Journal) -> None:
+    def _journal_step(self, schedule: Schedule, journal: Journal) -> None:
         if (step := self._step) is None:
             return
         new = [event for event in step.events if not journal.knows(schedule.id, event["id"])]
@@ -124,16 +124,16 @@ class Watch:
     @property
     def trouble(self) -> str:
         """Why polling fails, "" if it works."""
-        return self._told
+        return self._problem
 
-    def _tell(self, schedule: Schedule) -> None:
+    def _log_problem(self, schedule: Schedule) -> None:
         """Log once that polling fails, and once that it works again."""
-        told = reason(self._trouble) if self._trouble is not None else ""
-        if told != self._told:
-            level = logging.WARNING if told else logging.INFO
-            now = f"cannot be looked at: {told}" if told else "can be looked at again"
+        problem = reason(self._trouble) if self._trouble is not None else ""
+        if problem != self._problem:
+            level = logging.WARNING if problem else logging.INFO
+            now = f"cannot be looked at: {problem}" if problem else "can be looked at again"
             _log.log(level, "%s: `%s: %s` %s", schedule.name, self._kind, self.given, now)
-        self._told = told
+        self._problem = problem
 
 
 class Loop:
@@ -148,7 +148,7 @@ class Loop:
         self._watches: dict[tuple[str, str], Watch] = {}
         self._parts, self._events = Tries(_MOST_WAIT), Tries()
         self._trouble = ""
-        self._told: list[Trouble] | None = None
+        self._published: list[Trouble] | None = None
         if journal.damaged:
             with suppress(OSError):  # such as a full disk
                 self._refuse(
@@ -170,7 +170,7 @@ class Loop:
             if trouble != self._trouble:
                 _log.warning("%s", f"cannot continue: {trouble}" if trouble else "continues again")
             self._trouble = trouble
-            self._tell()
+            self._publish()
             self._stop.wait(POLL_SECONDS)
 
     def _round(self) -> None:
@@ -178,8 +178,8 @@ class Loop:
         self._refresh()
         for (schedule_id, kind), watch in self._watches.items():
             schedule = self._schedules[schedule_id]
-            look = partial(watch.go_on, schedule, self._journal)
-            self._alone((schedule_id, kind), schedule.name, f"`{kind}` cannot be looked at", look)
+            poll = partial(watch.go_on, schedule, self._journal)
+            self._alone((schedule_id, kind), schedule.name, f"`{kind}` cannot be looked at", poll)
         came = files(self._places)
         for file in came:
             self._alone(
@@ -246,8 +246,8 @@ class Loop:
     def _forget_served(self) -> None:
         """Stop serving for schedules that were deleted in Prefect's page, not by `regrow`."""
         for name in {*served.names(self._places)} - {one.name for one in self._schedules.values()}:
-            there = served.read(self._places, name)
-            if there is None or not there.schedule:
+            record = served.read(self._places, name)
+            if record is None or not record.schedule:
                 continue
             try:
                 self._client.read_deployment_by_name(f"{FLOW}/{name}")
@@ -340,9 +340,9 @@ class Loop:
         set_aside(self._places, schedule, what, why, event)
         _log.error("%s: set aside: %s: %s", schedule or "triggers", one_line(what), one_line(why))
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         """Publish the current problems for `regrow status` and the page."""
-        looks = [
+        failing = [
             Trouble(
                 schedule=self._schedules[of].name,
                 what=f"`{kind}: {watch.given}` cannot be looked at",
@@ -356,10 +356,10 @@ class Loop:
             if self._trouble
             else []
         )
-        if (found := [*own, *self._parts, *self._events, *looks]) != self._told:
+        if (found := [*own, *self._parts, *self._events, *failing]) != self._published:
             with suppress(OSError):  # a full disk: the next round may find space
-                tell(self._places, found)
-                self._told = found
+                write_troubles(self._places, found)
+                self._published = found
 
     def _name(self, schedule_id: str) -> str:
         known = self._schedules.get(schedule_id)

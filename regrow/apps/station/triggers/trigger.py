@@ -37,7 +37,7 @@ class Trigger(Protocol):
     def interval(self) -> float:
         """Seconds between two polls."""
 
-    def look(self, cursor: Cursor) -> Step | None:
+    def poll(self, cursor: Cursor) -> Step | None:
         """Poll, in a separate thread, and return what follows; None: nothing. May take long, and
         may raise. `cursor` is a copy.
         """

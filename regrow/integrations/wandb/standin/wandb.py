@@ -34,8 +34,8 @@ from regrow.integrations.wandb.media import (
     Table,
     Video,
 )
+from regrow.integrations.wandb.messages import WAY_OUT, Error, print_once
 from regrow.integrations.wandb.run import Run, swept
-from regrow.integrations.wandb.said import WAY_OUT, Error, say
 
 sys.path.pop()
 
@@ -116,7 +116,7 @@ def init(
         atexit.register(_begun.finish)
         globals()["summary"] = _begun.summary
     elif _begun.over or settings.get("reinit") in (True, "finish_previous"):
-        say(
+        print_once(
             "init: a trial is one run; what is logged after the first one's end are further steps"
             " of it"
         )
@@ -147,7 +147,7 @@ def login(*_: Any, **__: Any) -> bool:
 
 def termlog(text: str = "", *_: Any, **__: Any) -> None:
     """Print a message to the trial's log."""
-    say(text)
+    print_once(text)
 
 
 termwarn = termerror = termlog

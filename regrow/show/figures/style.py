@@ -142,7 +142,7 @@ def panels(rows: int, cols: int, **spacing: Any) -> Figure:
 def add_points(
     figure: Figure,
     points: Sequence[tuple[Any, Any, Any]],
-    look: dict[str, Any],
+    marker_style: dict[str, Any],
     hover: str,
     **more: Any,
 ) -> None:
@@ -150,13 +150,19 @@ def add_points(
     x, y, numbers = (list(column) for column in zip(*points, strict=True))
     hover = f"{hover}<extra></extra>"
     figure.add_scatter(
-        x=x, y=y, customdata=numbers, mode="markers", marker=look, hovertemplate=hover, **more
+        x=x,
+        y=y,
+        customdata=numbers,
+        mode="markers",
+        marker=marker_style,
+        hovertemplate=hover,
+        **more,
     )
 
 
-def add_line(figure: Figure, x: Any, y: Any, look: dict[str, Any], **more: Any) -> None:
+def add_line(figure: Figure, x: Any, y: Any, line_style: dict[str, Any], **more: Any) -> None:
     """Add a line that tells nothing of itself."""
-    figure.add_scatter(x=x, y=y, mode="lines", line=look, hoverinfo="skip", **more)
+    figure.add_scatter(x=x, y=y, mode="lines", line=line_style, hoverinfo="skip", **more)
 
 
 def part(drawn: int, whole: int, what: str) -> str:

@@ -6,15 +6,15 @@ import sys
 
 WAY_OUT = "REGROW_WANDB=real before `regrow run` takes W&B's own package"
 """Hint for features that are missing here."""
-_said: set[str] = set()
+_printed: set[str] = set()
 
 
 class Error(Exception):
     """`wandb` was called in a wrong way."""
 
 
-def say(text: str) -> None:
+def print_once(text: str) -> None:
     """Print a message, unless it was printed before."""
-    if text not in _said:
-        _said.add(text)
+    if text not in _printed:
+        _printed.add(text)
         sys.stderr.write(f"regrow: wandb: {text}\n")
