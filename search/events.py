@@ -214,19 +214,15 @@ class Priced(Event, frozen=True, kw_only=True, tag="priced"):
 
 class Metered(Event, frozen=True, kw_only=True, tag="metered"):
     """What the coordinator and the driver asked of the store since the last such event. Only with
-    `store_prices`.
-
-    What attempts asked is in `Began`, `Saved` and `Ended`.
+    `store_prices`; what attempts asked is in `Began`, `Saved` and `Ended`.
     """
 
     traffic: Traffic
 
 
 class Rehearsed(Event, frozen=True, kw_only=True, tag="rehearsed"):
-    """The recorder has tried, while trials run, what the end of a session with a deadline takes.
-
-    `seconds`: what it has tried so far took, on its machine: to load MLflow, then the report as
-    well.
+    """The recorder has tried what the end of a session with a deadline takes, on its machine.
+    `seconds`: to load MLflow, later to make the report as well.
     """
 
     seconds: Time

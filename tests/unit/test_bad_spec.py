@@ -21,7 +21,7 @@ def unplaced(said: str) -> str:
 
 KNOWN = (
     "name, trainable, command, rllib, report, metric, mode, step_metric, score, space, search, schedule, trials, budget, max_steps, concurrency, constraints, points, enqueue, repeats, duplicates, warm_start, learn_from, resources, retries, on_oom, checkpoint, "
-    "lease, stall, stop, seed, market, price_per_hour, mlflow, register, notify, when, serve, event, state, env, working_dir"
+    "lease, stall, stop, seed, market, price_per_hour, store_prices, mlflow, register, notify, when, serve, event, state, env, working_dir"
 )
 NAME = (
     "is no name; write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
