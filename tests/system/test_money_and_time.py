@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from regrow.infra.log.reading import replay
-from regrow.search.planning import limits
 from regrow.tasks.checkpoint.saving import restore_one
 from tests.system.conftest import Desk
 from tests.system.hosts import RayCluster, await_, ray_cluster
@@ -179,19 +178,13 @@ def test_money_and_a_deadline_are_kept_where_nodes_and_the_driver_are_killed(
 def test_a_deadline_is_kept_where_the_driver_is_killed_shortly_before(
     desk: Desk, cluster: RayCluster
 ) -> None:
-    driver = desk.start("run", write(desk, "late", {"deadline": DEADLINE}))
+    # a start takes up to a minute at a load of 15 on two cores
+    driver = desk.start("run", write(desk, "late", {"deadline": 2 * DEADLINE}))
     await_used(desk, "late", "stop.deadline", 50, driver)
     kill(driver)
     desk.run("resume", "late")
     check_paused(desk, "late")
-    end = created(desk, "late") + DEADLINE
-    history = replay(desk.places.store("late"))
-    back = history.openings[-1].t
-    print(f"{end - limits.saved_by(history, end):.1f} s kept, back {end - back:.1f} s before")
-    if back < limits.saved_by(history, end):
-        check_in_time(desk, "late", end)
-    else:  # so busy a machine that the driver took all that was left to start
-        assert not [e for e in desk.events("late") if e["event"] == "started" and e["t"] >= back]
+    check_in_time(desk, "late", created(desk, "late") + 2 * DEADLINE)
 
 
 @pytest.mark.nightly  # the kill is in tests/faults
