@@ -178,12 +178,13 @@ def test_money_and_a_deadline_are_kept_where_nodes_and_the_driver_are_killed(
 def test_a_deadline_is_kept_where_the_driver_is_killed_shortly_before(
     desk: Desk, cluster: RayCluster
 ) -> None:
-    driver = desk.start("run", write(desk, "late", {"deadline": DEADLINE}))
+    # a start takes up to a minute at a load of 15 on two cores
+    driver = desk.start("run", write(desk, "late", {"deadline": 2 * DEADLINE}))
     await_used(desk, "late", "stop.deadline", 50, driver)
     kill(driver)
     desk.run("resume", "late")
     check_paused(desk, "late")
-    check_in_time(desk, "late", created(desk, "late") + DEADLINE)
+    check_in_time(desk, "late", created(desk, "late") + 2 * DEADLINE)
 
 
 @pytest.mark.nightly  # the kill is in tests/faults
