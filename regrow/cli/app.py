@@ -53,7 +53,7 @@ from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.output.traces import one_line, user_trace
 from regrow.tasks.ports.store import Unavailable
 from regrow.tasks.process.addresses import redacted
-from regrow.tasks.process.interrupted import Interrupted
+from regrow.tasks.process.interrupted import InterruptedBySignal
 
 app = typer.Typer(
     name="regrow",
@@ -121,8 +121,8 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except SystemExit as ended:
-        if isinstance(getattr(ended.__context__, "__cause__", None), Interrupted):
-            raise Interrupted from None  # Typer has turned it into an exit code
+        if isinstance(getattr(ended.__context__, "__cause__", None), InterruptedBySignal):
+            raise InterruptedBySignal from None  # Typer has turned it into an exit code
         raise
     except (UserError, SpecError, Unavailable, Uncreated) as wrong:
         fail(ExitCode.WRONG_INPUT, wrong)

@@ -21,7 +21,7 @@ from regrow.integrations.tune.resources import bundle, resources
 from regrow.integrations.tune.schedules import ITERATION, Scheduling, scheduling
 from regrow.integrations.tune.searchers import Searching, searching
 from regrow.integrations.tune.space import NOTHING, Translated, translate
-from regrow.integrations.tune.stopping import Stopping, stopping
+from regrow.integrations.tune.stopping import StopConditions, stopping
 from regrow.integrations.tune.templates import Suggested, render
 from regrow.integrations.tune.trainables import CHDIR, Trainable
 from regrow.search.errors import SpecError
@@ -69,7 +69,7 @@ class Translation:
     options: dict[str, Any]
     metric: Any
     mode: Any
-    stopping: Stopping
+    stopping: StopConditions
     notes: list[str] = field(default_factory=list)
     scheduler: Any = None
     raises: bool = False
@@ -239,7 +239,9 @@ def _point(whole: Space, point: Mapping[str, Any], number: int, seed: int) -> di
     return drawn(whole, number, seed + number, known)
 
 
-def _ending(config: Any, schedule: Scheduling, stop: Stopping, fast: object) -> dict[str, Any]:
+def _ending(
+    config: Any, schedule: Scheduling, stop: StopConditions, fast: object
+) -> dict[str, Any]:
     """Return when trials and the experiment end. With a clock, the trial's stop limits steps.
     `fast`: whether the first failure is the end.
     """
