@@ -22,7 +22,7 @@ from regrow.cli.compare import compare
 from regrow.cli.estimate import estimate
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.export import export
-from regrow.cli.help import Grouped
+from regrow.cli.help import GroupedCommands
 from regrow.cli.join import join
 from regrow.cli.keep import cp, mv, note, rm
 from regrow.cli.logs import logs
@@ -62,7 +62,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Machine-learning experiments that cannot be lost.",
-    cls=Grouped,
+    cls=GroupedCommands,
 )
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (run, join, try_, tune, resume, stop, watch),

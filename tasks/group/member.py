@@ -29,13 +29,13 @@ from regrow.tasks.group.wire import (
     Begin,
     Bye,
     Done,
-    Failed,
     Forget,
     Go,
     GreetingRefused,
     Message,
     Noticed,
     Ordered,
+    RankFailure,
     RankReady,
     RankReported,
     RankTrouble,
@@ -346,7 +346,7 @@ def _restored(member: RankMember, store: Store, folder: Path) -> Begin | None:
 def _unreadable(member: RankMember, begin: Begin, why: str) -> Begin:
     message = f"rank {member.world.rank}: its checkpoint could not be read: {why}"
     member.send(
-        Failed(AttemptVerdict(rank=member.world.rank, message=message, cause="infrastructure"))
+        RankFailure(AttemptVerdict(rank=member.world.rank, message=message, cause="infrastructure"))
     )
     return begin
 
@@ -357,11 +357,11 @@ def _trained(
     trial: Trial,
     own: AbstractContextManager[object],
     usage: UsageMeter,
-) -> Done | Failed:
+) -> Done | RankFailure:
     """Train, and return the last message of this rank."""
     failure = train(job, store, trial, own)
     if failure is None:
         return Done(trial.step, usage=usage.summary())
     rank = trial.world.rank
     message = f"rank {rank}, at step {trial.at}: {failure.message}"
-    return Failed(msgspec.structs.replace(failure, rank=rank, message=message))
+    return RankFailure(msgspec.structs.replace(failure, rank=rank, message=message))

@@ -17,11 +17,11 @@ from regrow.tasks.group.wire import (
     Alive,
     Bye,
     Done,
-    Failed,
     GreetingRefused,
     Hello,
     Message,
     Noticed,
+    RankFailure,
     RankReady,
     RankReported,
     RankTrouble,
@@ -214,7 +214,7 @@ class PeerTable:
                     other.ready = folder
                 case Done(step=step, usage=usage):
                     other.done, other.usage = step, usage
-                case Failed(verdict=verdict):
+                case RankFailure(verdict=verdict):
                     self._suspect = self._suspect or RankFailed(verdict)
                     background.start(self.blamed, name="blame")
                 case _:

@@ -146,7 +146,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     usage: Usage | None = None
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class RankFailure(msgspec.Struct, frozen=True, tag="failed"):
     """A rank's trainable has failed."""
 
     verdict: AttemptVerdict
@@ -172,7 +172,7 @@ Message = (
     | Alive
     | Stacks
     | Done
-    | Failed
+    | RankFailure
     | Bye
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regrow.apps.station.due_runs import Due, End, Skip, StartRun, plan
+from regrow.apps.station.due_runs import Due, EndRun, Skip, StartRun, plan
 
 
 def due(run: str, at: float, schedule: str | None = "nightly", **other: object) -> Due:
@@ -40,7 +40,7 @@ def test_an_overlap_is_skipped_waits_or_replaces() -> None:
     running = [("before", "nightly")]
     assert [type(action) for action in plan([due("a", 1, overlap="skip")], running)] == [Skip]
     assert list(plan([due("a", 1, overlap="queue")], running)) == []
-    assert list(plan([due("a", 1, overlap="replace")], running)) == [End("before")]
+    assert list(plan([due("a", 1, overlap="replace")], running)) == [EndRun("before")]
 
 
 def test_an_event_is_never_skipped() -> None:

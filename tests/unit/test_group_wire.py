@@ -22,9 +22,9 @@ from regrow.tasks.group.wire import (
     Alive,
     Bye,
     Done,
-    Failed,
     Hello,
     Message,
+    RankFailure,
     RankReported,
     Uploaded,
     Welcome,
@@ -116,7 +116,7 @@ def test_both_sides_know_the_key() -> None:
     messages: list[Message] = [
         RankReported(3, {"score": 0.1 + 0.2, "none": None}),
         Uploaded(4, part=CheckpointPart(files=[file], folders=["e"], uploaded=1)),
-        Failed(AttemptVerdict(rank=1, message="no", trace="x" * 3_000_000)),
+        RankFailure(AttemptVerdict(rank=1, message="no", trace="x" * 3_000_000)),
         Bye(),
     ]
 

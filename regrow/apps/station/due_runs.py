@@ -45,13 +45,13 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndRun:
     """Stop this running flow run; another one replaces it."""
 
     run: str
 
 
-Action = StartRun | Skip | End
+Action = StartRun | Skip | EndRun
 
 
 def plan(due: Sequence[Due], running: Collection[tuple[str, str | None]]) -> Iterator[Action]:
@@ -78,4 +78,4 @@ def plan(due: Sequence[Due], running: Collection[tuple[str, str | None]]) -> Ite
         elif one.by_the_clock and one.overlap == "skip":
             yield Skip(one.run, "the run of this schedule before it still continues")
         elif one.overlap == "replace" and busy[one.schedule] in going:
-            yield End(busy[one.schedule])
+            yield EndRun(busy[one.schedule])
