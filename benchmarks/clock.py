@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from regrow.infra.state.spec_file import read_spec
 from regrow.search.spec import Spec
-from regrow.show.exports.recorded import Table
+from regrow.show.exports.recorded import RecordedTable
 
 Config = Mapping[str, Any]
 Decision = Literal["continue", "stop", "pause"]
@@ -105,7 +105,7 @@ class Curves(Task):
     def __init__(self, path: Path) -> None:
         super().__init__(read_spec(path))
         file = path.with_suffix(".csv.gz")
-        self._table = Table(file, self.spec)
+        self._table = RecordedTable(file, self.spec)
         with gzip.open(file, "rt", newline="") as lines:
             rows = list(csv.DictReader(lines))
         last = [

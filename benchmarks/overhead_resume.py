@@ -23,7 +23,7 @@ from regrow.flows.coordinator.ledger import COMPACT_EVERY
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.trial_runs import TrialRuns
 from regrow.infra.mlflow.updates import Target
 from regrow.infra.state.places import Places
 from regrow.search import samplers
@@ -231,7 +231,9 @@ def replay_parts(made: Path) -> dict[str, float]:
 def _record(root: Path, simulation: Simulation) -> None:
     """MLflow as the recorder would have left it."""
     places = Places.at(str(root)).writable()
-    runs = Runs(lambda _: (event for event in simulation.events if isinstance(event, Reported)))
+    runs = TrialRuns(
+        lambda _: (event for event in simulation.events if isinstance(event, Reported))
+    )
     for event in simulation.events:
         runs.apply(event)
     sink = MlflowSink(

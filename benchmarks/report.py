@@ -24,7 +24,7 @@ from typing import Any
 
 import optuna
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.infra.state.places import Places
 from regrow.search.events import Reported
 from regrow.search.history import History
@@ -56,7 +56,7 @@ def curve(config: Mapping[str, Any], step: int) -> dict[str, float]:
     return {"accuracy": accuracy, "loss": loss, "seconds": 0.1 + config["model"]["hidden"] / 500}
 
 
-def experiment(trials: int, steps: int, schedule: Any) -> Rows:
+def experiment(trials: int, steps: int, schedule: Any) -> LogRows:
     """A simulated experiment on eight machines, each of which is away several times."""
     spec = Spec.parse(
         {
@@ -80,7 +80,7 @@ def experiment(trials: int, steps: int, schedule: Any) -> Rows:
     done = simulate(
         spec, FunctionObjective(function=curve, spec=spec), workers=WORKERS, availability=machines
     )
-    return Rows(
+    return LogRows(
         done.history, lambda: (event for event in done.events if isinstance(event, Reported))
     )
 

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from regrow.infra.log.reading import replay
 from regrow.infra.machine import locks, private_files
-from regrow.infra.machine.processes import Guard
+from regrow.infra.machine.processes import ProcessGuard
 from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.settings import own_home
 from regrow.infra.ray.cluster import ClusterLost
@@ -73,18 +73,18 @@ def hand_to_guard(places: Places, name: str) -> None:
         _left_behind[marker] = _guard(places, name)
 
 
-_left_behind: dict[Path, Guard] = {}
+_left_behind: dict[Path, ProcessGuard] = {}
 """Guards that last as long as this process, by their markers."""
 
 
-def _guard(places: Places, name: str) -> Guard:
+def _guard(places: Places, name: str) -> ProcessGuard:
     # no process has this mark, so the guard kills nothing
-    guard = Guard(f"REGROW_OBITUARY={os.getpid()}")
+    guard = ProcessGuard(f"REGROW_OBITUARY={os.getpid()}")
     guard.then(_command(places, name), unless_locked=lock_file(places, name), delay=DELAY_SECONDS)
     return guard
 
 
-def cancel_pending(guard: Guard, marker: Path) -> None:
+def cancel_pending(guard: ProcessGuard, marker: Path) -> None:
     """Cancel the pending report, unless `mark_pending` was called, and end the guard."""
     with suppress(FileNotFoundError):
         if not marker.read_text():

@@ -20,7 +20,7 @@ from regrow.infra.machine.supervised import until
 from regrow.search.events import Status
 from regrow.tasks.process import background
 from regrow.tasks.process.forking import Handler, handling
-from regrow.tasks.process.interrupted import Interrupted, check
+from regrow.tasks.process.interrupted import InterruptedBySignal, check
 
 GRACE_SECONDS = 30.0
 """Seconds for attempts to save a checkpoint after a signal; a second one ends the wait."""
@@ -73,7 +73,7 @@ class Interrupts:
         Raises Interrupted for an earlier signal whose exception was lost where Python cannot raise.
         """
         if self._signals and not self._heeded:
-            raise Interrupted
+            raise InterruptedBySignal
         self._heeded = True
 
     def begin(self, status: Status, why: str) -> None:
@@ -98,7 +98,7 @@ class Interrupts:
             self._came.put(number)
             # else cleaning up has begun already
             if self._signals == 1 or (self._signals > 2 and not self._told):
-                raise Interrupted
+                raise InterruptedBySignal
             return
         if self._signals == 1:
             self._since = time.monotonic()

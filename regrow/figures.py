@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class Figures:
     omits those figures.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: LogRows) -> None:
         self._rows = rows
 
     def all(self) -> dict[str, Figure]:

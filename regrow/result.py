@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from regrow.figures import Figures
 from regrow.infra.log.log import Cut, Log
 from regrow.infra.log.reading import fold
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
@@ -55,7 +55,7 @@ class Result:
         self._places = places
         self._store: Store = places.known(name)
         self._history = History(name)
-        self._rows = Rows.logged(self._history, self._store)
+        self._rows = LogRows.logged(self._history, self._store)
         self._segment = 0
         """Number of the last segment of the log that was read completely."""
         self._lines = 0

@@ -17,7 +17,7 @@ import pytest
 from absl import logging as absl_logging
 
 from regrow.infra.local import s3_server
-from regrow.infra.machine.processes import Guard
+from regrow.infra.machine.processes import ProcessGuard
 from tests.distribution import pytest_xdist_make_scheduler
 
 __all__ = ["pytest_xdist_make_scheduler"]  # a hook: pytest finds it here
@@ -41,7 +41,7 @@ def guarded_s3_server(folder: Path) -> Iterator[s3_server.S3Server]:
     """
     # a name of its own: servers may be nested
     name, value = (f"REGROW_S3_TEST_{uuid.uuid4().hex}", "1")
-    guard = Guard(f"{name}={value}")
+    guard = ProcessGuard(f"{name}={value}")
     os.environ[name] = value  # inherited by the servers that are started meanwhile
     try:
         yield s3_server.start(folder)[0]

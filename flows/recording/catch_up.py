@@ -22,7 +22,7 @@ from regrow.infra.machine.sqlite import file_of
 from regrow.infra.mlflow import updates
 from regrow.infra.mlflow.parent_run import NOTED_TAG
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.trial_runs import TrialRuns
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs, runs_here
 from regrow.infra.state.places import Places
@@ -95,7 +95,9 @@ def record_missing(
     )
     try:
         cursor, number, written, pending = sink.load() or 0, 0, 0, 0
-        runs = Runs(partial(reports, store), partial(places.address, name), MediaArtifacts(store))
+        runs = TrialRuns(
+            partial(reports, store), partial(places.address, name), MediaArtifacts(store)
+        )
         for number, lines in Log.read(store):
             fold(store, partial(runs.apply, segment=number), [(number, lines)])
             if number <= cursor:

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.trial_runs import PARENT, Runs
+from regrow.infra.mlflow.trial_runs import PARENT, TrialRuns
 from regrow.infra.mlflow.updates import RunUpdate, SinkRefused, SinkUnavailable, first_line
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
@@ -109,7 +109,7 @@ Made = tuple[dict[str, bytes], list[str]]
 
 def say(
     sink: MlflowSink,
-    runs: Runs,
+    runs: TrialRuns,
     places: Places,
     cursor: int,
     *,
@@ -143,7 +143,7 @@ def made(history: History, places: Places, draw: Draw | None = None) -> Made:
 
     def report() -> bytes:
         store = places.store(history.spec.name)
-        rows = Rows.logged(history, store)
+        rows = LogRows.logged(history, store)
         rows.recall()
         return html(rows, places, alive=False, now=time.time(), notes=notes.read(store)).encode()
 
@@ -162,7 +162,7 @@ def made(history: History, places: Places, draw: Draw | None = None) -> Made:
     return files, troubles
 
 
-def _register(sink: MlflowSink, runs: Runs, places: Places) -> str | None:
+def _register(sink: MlflowSink, runs: TrialRuns, places: Places) -> str | None:
     history = runs.history
     name = history.spec.register
     ended = history.closed is not None and history.closed.status in ("finished", "stopped")

@@ -23,7 +23,7 @@ from regrow.infra.log.rows import reports
 from regrow.infra.log.subscription import Subscription
 from regrow.infra.mlflow.in_trial import Tracked
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.trial_runs import TrialRuns
 from regrow.infra.mlflow.updates import SinkUnavailable, Target
 from regrow.infra.ray.cluster import start_actor
 from regrow.infra.ray.coordinator_log import CoordinatorLog
@@ -151,7 +151,7 @@ class Recorder:
         """Fold the log, and write what lies beyond the cursor, until `done` is set or it fails."""
         store = self._places.store(self._name)
         address = partial(self._places.address, self._name)
-        runs = Runs(partial(reports, store), address, MediaArtifacts(store))
+        runs = TrialRuns(partial(reports, store), address, MediaArtifacts(store))
         sink = self._opened()
         rehearsal = ending.Rehearsal(self._places)
         loaded, seconds = rehearsal.load(sink.load)
@@ -177,7 +177,7 @@ class Recorder:
                 if took is not None:
                     self._coordinator.rehearsed.remote(took)
 
-    def _look_at_notes(self, runs: Runs) -> bool:
+    def _look_at_notes(self, runs: TrialRuns) -> bool:
         """Return whether there are new notes; asked from time to time, and at the end."""
         due = time.monotonic() - self._looked > NOTES_SECONDS[self._places.storage.metered]
         if not runs.history.trials or not (due or runs.history.closed is not None):
@@ -216,7 +216,7 @@ class Recorder:
             )
         )
 
-    def _write(self, sink: MlflowSink, runs: Runs, cursor: int, after: int) -> None:
+    def _write(self, sink: MlflowSink, runs: TrialRuns, cursor: int, after: int) -> None:
         if runs.history.closed is None:
             sink.write(runs.drain(), max(cursor, after))
         else:
@@ -256,7 +256,7 @@ class Recorder:
     def _make(self, history: History) -> ending.Made:
         return self._made_apart() or ending.made(history, self._places, self._album.draw)
 
-    def _answer(self, sink: MlflowSink, runs: Runs) -> None:
+    def _answer(self, sink: MlflowSink, runs: TrialRuns) -> None:
         """Answer the workers that wait for their trial's run."""
         with self._changed:
             for trial, attempt in list(self._asked):

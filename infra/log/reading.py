@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from regrow.infra.log.log import CorruptLog, Log, contradiction
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Created, Opened, decode
 from regrow.search.history import History
@@ -147,11 +147,11 @@ def replayed(
     called: str | None = None,
     *,
     on_damage: Callable[[CorruptLog], None] | None = None,
-) -> Rows:
+) -> LogRows:
     """Return the history folded from the log, with access to its rows. Arguments: see `replay`."""
     history = History(called)
     damage = read(store, history.apply, history, on_damage)
-    rows = Rows.logged(history, store, damage)
+    rows = LogRows.logged(history, store, damage)
     rows.recall()
     return rows
 

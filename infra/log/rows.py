@@ -26,7 +26,7 @@ SPILL_BYTES = 16 << 20
 _rows = msgspec.json.Decoder(list[Row])
 
 
-class Rows:
+class LogRows:
     """The rows that count. Each way of reading them is one pass over the log, with one report in
     memory at a time.
 
@@ -39,7 +39,7 @@ class Rows:
         self._reports = reports
 
     @classmethod
-    def logged(cls, history: History, store: Store, damage: CorruptLog | None = None) -> Rows:
+    def logged(cls, history: History, store: Store, damage: CorruptLog | None = None) -> LogRows:
         """Return the rows in the log of a store. Reading raises CorruptLog, and what the store
         raises.
 
@@ -105,7 +105,7 @@ class Rows:
 
 
 class Sorted:
-    """Rows by trial and step, as made by `Rows.sorted`. `names`: of metrics, as `Rows.names`."""
+    """Rows by trial and step, as made by `LogRows.sorted`. `names`: of metrics, as in `LogRows`."""
 
     def __init__(self, names: list[str], spill: IO[bytes], places: dict[int, array[int]]) -> None:
         self.names = names

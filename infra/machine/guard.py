@@ -92,7 +92,7 @@ class Entry:
         return False
 
 
-class Account(Entry):
+class PasswordEntry(Entry):
     """The user of a server with a password, by HTTP Basic. A browser may come with a link instead,
     and then gets a cookie.
     """
@@ -229,7 +229,7 @@ class Rules:
     headers: Mapping[str, str] = field(default_factory=lambda: HEADERS)
 
 
-class Guard:
+class EntryGuard:
     """Refuses requests that the rules forbid, and forwards the rest to the application."""
 
     def __init__(self, app: ASGIApp, *, entry: Entry, rules: Rules) -> None:

@@ -21,7 +21,7 @@ GRACE_SECONDS = 1.5
 """Seconds that the processes have to exit before they are killed."""
 
 
-class Guard:
+class ProcessGuard:
     """Kills all processes whose environment has a mark when this process ends, however it ends.
 
     A small separate process reads a pipe that closes with this one. For example, Ray's raylet dies

@@ -23,7 +23,7 @@ from mlflow.tracking import MlflowClient
 
 from regrow.infra.mlflow.in_trial_runs import own_runs
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.trial_runs import TrialRuns
 from regrow.infra.mlflow.updates import every_page
 from regrow.search.history import repeats
 from regrow.search.numbers import readable
@@ -38,7 +38,7 @@ MLflow cannot load as a model.
 """
 
 
-def register_best(name: str, sink: MlflowSink, runs: Runs, store: Store) -> str | None:
+def register_best(name: str, sink: MlflowSink, runs: TrialRuns, store: Store) -> str | None:
     """Register the best trial's model as a new version of `name`, unless it is registered already.
     Returns why that was not possible, None if it is registered.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.machine import addresses
-from regrow.infra.machine.guard import JSON, Account, Guard, Rules
+from regrow.infra.machine.guard import JSON, EntryGuard, PasswordEntry, Rules
 from regrow.infra.machine.http_server import Server, TransferConnection
 from regrow.infra.state import passwords
 
@@ -75,7 +75,7 @@ def bodies(path: str) -> Collection[str] | None:
     return ("application/x-protobuf", *JSON) if path == "/v1/traces" else JSON
 
 
-def application(services: Path, artifacts: str | None, host: str | None) -> Guard:
+def application(services: Path, artifacts: str | None, host: str | None) -> EntryGuard:
     """Return MLflow's application, guarded by the password in this folder of services."""
     from regrow.infra.mlflow.private import web_app
 
@@ -86,10 +86,10 @@ def application(services: Path, artifacts: str | None, host: str | None) -> Guar
     rules = Rules(
         hosts=hosts, origins=origins, open=frozenset({"/health"}), closed=is_closed, bodies=bodies
     )
-    entry = Account(
+    entry = PasswordEntry(
         "mlflow", passwords.USER, known.mlflow, known.cookies, passwords.used_links(services)
     )
-    return Guard(app, entry=entry, rules=rules)
+    return EntryGuard(app, entry=entry, rules=rules)
 
 
 def _opened_before(response: Any) -> Any:

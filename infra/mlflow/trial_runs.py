@@ -60,7 +60,7 @@ Media: TypeAlias = Callable[[TrialRecord, str], Mapping[str, Callable[[], bytes]
 """Returns the media of a trial that the run with a key lacks, as artifacts."""
 
 
-class Runs:
+class TrialRuns:
     """Folds a log and collects what changed for each run since `drain`."""
 
     def __init__(

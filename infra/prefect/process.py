@@ -73,10 +73,10 @@ class Tenancy:
 
 def _guarded(app: ASGIApp, home: Path) -> ASGIApp:
     """Wrap the application so that only clients with the state root's password can use it."""
-    from regrow.infra.machine.guard import Account, Guard, Rules
+    from regrow.infra.machine.guard import EntryGuard, PasswordEntry, Rules
 
     known = passwords.make(home.parent)
-    entry = Account(
+    entry = PasswordEntry(
         "prefect", passwords.USER, known.prefect, known.cookies, passwords.used_links(home.parent)
     )
     rules = Rules(
@@ -84,7 +84,7 @@ def _guarded(app: ASGIApp, home: Path) -> ASGIApp:
         origins=addresses.also_named(),
         open=frozenset({"/api/health", "/api/ready"}),
     )
-    return Guard(app, entry=entry, rules=rules)
+    return EntryGuard(app, entry=entry, rules=rules)
 
 
 def main() -> None:

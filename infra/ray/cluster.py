@@ -25,7 +25,7 @@ from regrow.infra.machine import capacity, gpus
 from regrow.infra.machine.awaiting import announced
 from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.host_environment import ray_folder
-from regrow.infra.machine.processes import Guard
+from regrow.infra.machine.processes import ProcessGuard
 from regrow.infra.ray import own_node, private, probing
 from regrow.infra.ray.start import as_we_want, signals_held
 from regrow.tasks.errors import RegrowError, UserError
@@ -106,7 +106,7 @@ class _Ownership:
     """
 
     environment: Mapping[str, str | None]
-    guard: Guard | None
+    guard: ProcessGuard | None
     head: str | None
     gcs: str
     vital: Mapping[str, subprocess.Popen[bytes]]
@@ -219,7 +219,7 @@ def _connected(
             options |= private.node_options(
                 memory=here.get("memory"), address=_LOOPBACK, folder=folder
             )
-            guard = Guard(f"{_MARK}={mark}")
+            guard = ProcessGuard(f"{_MARK}={mark}")
         with as_we_want(local=not target, plain=plain) as begun:
             ray.init(**options)
         vital = {} if target else {name: begun[name] for name in _VITAL}

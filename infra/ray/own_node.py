@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from regrow.infra.machine import locks, tied
 from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.host_environment import ray_folder
-from regrow.infra.machine.processes import Guard
+from regrow.infra.machine.processes import ProcessGuard
 from regrow.infra.machine.supervised import Supervised, await_ready, last_line, spawn
 from regrow.infra.ray.node_script import LEAVE
 from regrow.tasks.errors import RegrowError
@@ -69,7 +69,7 @@ class OwnNode:
         self._log.unlink(missing_ok=True)
         name, _, value = mark.partition("=")
         command = [*tied.command("regrow.infra.ray.node_script"), "--block"]
-        self._guard = Guard(mark)
+        self._guard = ProcessGuard(mark)
         self._process: subprocess.Popen[bytes] = spawn(
             [*command, f"--temp-dir={self._place}", *options],
             self._log,

@@ -54,7 +54,7 @@ def of_this_driver() -> str:
     return os.environ.get(AGENT, "")
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class AgentMember(msgspec.Struct, frozen=True, kw_only=True):
     """One agent, as it was when it joined.
 
     Attributes:
@@ -123,7 +123,7 @@ class Over(msgspec.Struct, frozen=True, kw_only=True):
     status: Status | None = None
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True):
+class AgentLeft(msgspec.Struct, frozen=True, kw_only=True):
     """Why an agent left, and when (seconds since the epoch)."""
 
     why: str
@@ -156,7 +156,7 @@ class Agents:
         self._looked, self._away = 0.0, False
         """When the store was last read, and whether it has been out of reach since."""
         self._read: dict[str, bytes] = {}
-        self._me: Member | None = None
+        self._me: AgentMember | None = None
         self.members: dict[str, Seen] = {}
         self.term = 0
         """Number of the newest term; 0: there was none."""
@@ -209,14 +209,14 @@ class Agents:
 
     # ---- records
 
-    def member(self, name: str) -> Member | None:
+    def member(self, name: str) -> AgentMember | None:
         """Return an agent's record; None if it is gone, or another agent's."""
-        found = self._of(self.members.get(name), "record", Member)
+        found = self._of(self.members.get(name), "record", AgentMember)
         return found if found is not None and found.id == name else None
 
-    def left(self, name: str) -> Left | None:
+    def left(self, name: str) -> AgentLeft | None:
         """Return why an agent left; None if it did not say."""
-        return self._of(self.members.get(name), "left", Left)
+        return self._of(self.members.get(name), "left", AgentLeft)
 
     @property
     def claim(self) -> Term | None:
@@ -233,7 +233,7 @@ class Agents:
         """How the newest term ended; None while it lasts, or if its leader was lost."""
         return self._of(self.leader, "over", Over)
 
-    def living(self) -> list[Member]:
+    def living(self) -> list[AgentMember]:
         """Return the agents that are there, in the order in which they joined."""
         found = [
             record
@@ -256,7 +256,7 @@ class Agents:
     # ---- what an agent does
 
     @contextmanager
-    def present(self, member: Member) -> Iterator[Callable[[str], None]]:
+    def present(self, member: AgentMember) -> Iterator[Callable[[str], None]]:
         """Be one of the agents within the block. Yields what to call with the reason of leaving."""
         key = f"{PREFIX}member/{member.id}"
         why = "it ended"
@@ -273,7 +273,7 @@ class Agents:
         finally:
             self._me = None
             with suppress(RegrowError):
-                left = Left(why=why, t=time.time())
+                left = AgentLeft(why=why, t=time.time())
                 self._store.create(f"{key}.left", msgspec.json.encode(left))
 
     def claimed(self, claim: Term) -> int | None:
@@ -307,7 +307,7 @@ class Agents:
             if seen.silent > FORGET_SECONDS:
                 self._store.delete(seen.keys.values())
 
-    def _record(self, member: Member) -> None:
+    def _record(self, member: AgentMember) -> None:
         created(self._store, f"{PREFIX}member/{member.id}", msgspec.json.encode(member))
 
     def _forget(self, number: int) -> None:
@@ -341,7 +341,7 @@ class Agents:
                 self._store.delete(list(signs))
 
 
-def living(store: Store) -> list[Member]:
+def living(store: Store) -> list[AgentMember]:
     """Return the agents that are there, for a command that looks once: those that give a new sign
     of life while it waits. It does not wait where all have left.
     """

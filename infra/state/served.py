@@ -18,7 +18,7 @@ from regrow.infra.state.places import Places
 from regrow.search.spec.station import Serve
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True):
+class ServeRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What to serve under one name.
 
     Attributes:
@@ -43,10 +43,10 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         return Serve.model_validate(self.serve)
 
 
-def read(places: Places, name: str) -> Served | None:
+def read(places: Places, name: str) -> ServeRecord | None:
     """Return what to serve under the name; None if there is nothing, or its file is damaged."""
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(_place(places, name).read_bytes(), type=Served)
+        return msgspec.json.decode(_place(places, name).read_bytes(), type=ServeRecord)
     return None
 
 
@@ -57,7 +57,7 @@ def written_at(places: Places, name: str) -> int:
     return 0
 
 
-def write(places: Places, served: Served) -> None:
+def write(places: Places, served: ServeRecord) -> None:
     """Write the description, which makes the station serve it."""
     for file in (_place(places, served.name), standing(places, served.name)):
         private_files.folder(file.parent)

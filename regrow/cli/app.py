@@ -22,7 +22,7 @@ from regrow.cli.compare import compare
 from regrow.cli.estimate import estimate
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.export import export
-from regrow.cli.help import Grouped
+from regrow.cli.help import GroupedCommands
 from regrow.cli.join import join
 from regrow.cli.keep import cp, mv, note, rm
 from regrow.cli.logs import logs
@@ -53,7 +53,7 @@ from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.output.traces import one_line, user_trace
 from regrow.tasks.ports.store import Unavailable
 from regrow.tasks.process.addresses import redacted
-from regrow.tasks.process.interrupted import Interrupted
+from regrow.tasks.process.interrupted import InterruptedBySignal
 
 app = typer.Typer(
     name="regrow",
@@ -62,7 +62,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Machine-learning experiments that cannot be lost.",
-    cls=Grouped,
+    cls=GroupedCommands,
 )
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Run": (run, join, try_, tune, resume, stop, watch),
@@ -121,8 +121,8 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except SystemExit as ended:
-        if isinstance(getattr(ended.__context__, "__cause__", None), Interrupted):
-            raise Interrupted from None  # Typer has turned it into an exit code
+        if isinstance(getattr(ended.__context__, "__cause__", None), InterruptedBySignal):
+            raise InterruptedBySignal from None  # Typer has turned it into an exit code
         raise
     except (UserError, SpecError, Unavailable, Uncreated) as wrong:
         fail(ExitCode.WRONG_INPUT, wrong)

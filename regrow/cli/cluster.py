@@ -14,7 +14,7 @@ import typer
 
 from regrow.cli import on_agents, options
 from regrow.cli.console import say
-from regrow.cli.help import Grouped
+from regrow.cli.help import GroupedCommands
 from regrow.cli.options import option, take_along
 from regrow.infra.state.places import Places
 from regrow.show.live.terminal import echo
@@ -31,7 +31,7 @@ cluster = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
-    cls=Grouped,
+    cls=GroupedCommands,
 )
 ClusterFile = Annotated[Path, typer.Argument(help="The cluster's YAML file", readable=False)]
 

@@ -32,8 +32,8 @@ from regrow.show.live.terminal import LineTable
 from regrow.show.views.comparison import (
     ABSENT,
     BestSoFarCurve,
+    ComparisonRow,
     Course,
-    Row,
     best_configuration,
     configurations,
     differing,
@@ -117,7 +117,9 @@ def _course(name: str, state: str | None, on_damage: Callable[[CorruptLog], None
     return climb.course(name, notes=notes.read(store), alive=runs(places, bare))
 
 
-def _print(console: Console, title: str, labels: Sequence[str], rows: Iterable[Row]) -> None:
+def _print(
+    console: Console, title: str, labels: Sequence[str], rows: Iterable[ComparisonRow]
+) -> None:
     """Print a table with a column for each experiment, in parts below each other if they do not
     fit. Values stay whole, and experiments' names are folded; titles of rows are cut.
     """
@@ -153,7 +155,11 @@ def _print(console: Console, title: str, labels: Sequence[str], rows: Iterable[R
 
 
 def _table(
-    title: str, width: int, columns: Sequence[tuple[str, int]], rows: Sequence[Row], first: int
+    title: str,
+    width: int,
+    columns: Sequence[tuple[str, int]],
+    rows: Sequence[ComparisonRow],
+    first: int,
 ) -> Table:
     """Make a table. `columns`: names of experiments and cells; `first`: place of the first."""
     table = LineTable()
@@ -172,16 +178,16 @@ def _table(
     return table
 
 
-def _configurations(courses: Sequence[Course]) -> Iterator[Row]:
+def _configurations(courses: Sequence[Course]) -> Iterator[ComparisonRow]:
     configs = [best_configuration(one) for one in courses]
     for name, values, differs in configurations(configs):
         cells = ["-" if one is ABSENT else text.value(one) for one in values]
-        yield Row(title=one_line(name), cells=cells, differs=differs)
+        yield ComparisonRow(title=one_line(name), cells=cells, differs=differs)
 
 
-def _budgets(rows: Sequence[dict[str, Any]], key: str, mode: str) -> Iterator[Row]:
+def _budgets(rows: Sequence[dict[str, Any]], key: str, mode: str) -> Iterator[ComparisonRow]:
     for row in rows:
-        yield Row(
+        yield ComparisonRow(
             title=f"{row[key]:,}" if key == "steps" else on_clock(row[key]),
             cells=columned(row["values"]),
             best=leading(row["values"], mode),

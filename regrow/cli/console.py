@@ -13,7 +13,7 @@ from rich.console import Console
 from regrow.cli.exit_codes import ExitCode
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import replayed
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.infra.state import driver_lock
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.notes import read as read_notes
@@ -56,13 +56,13 @@ def confirm(lines: list[str], *, yes: bool, question: str = "start it?") -> None
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedExperiment:
     """An experiment, as its log has it."""
 
     name: str
     places: Places
     store: Store
-    rows: Rows
+    rows: LogRows
 
     @property
     def history(self) -> History:
@@ -79,14 +79,14 @@ class Opened:
 
 
 @contextmanager
-def opened(name: str, state: str | None) -> Iterator[Opened]:
+def opened(name: str, state: str | None) -> Iterator[OpenedExperiment]:
     """Open the experiment of a state root within the block. Raises UserError if there is none, and
     as `damage_told_last` does.
     """
     places = Places.at(state)
     store = places.known(name)
     with damage_told_last() as noted:
-        yield Opened(name, places, store, replayed(store, name, on_damage=noted))
+        yield OpenedExperiment(name, places, store, replayed(store, name, on_damage=noted))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 
-class Grouped(TyperGroup):
+class GroupedCommands(TyperGroup):
     """A group of commands that lists them below headings: their own, or one for all."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from regrow.cli import options
 from regrow.cli.console import opened
 from regrow.cli.options import option
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.show.exports import destination
 from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
@@ -81,7 +81,7 @@ def report(
             webbrowser.open(link)
 
 
-def _pictures(rows: Rows, folder: Path) -> None:
+def _pictures(rows: LogRows, folder: Path) -> None:
     from regrow.show import figures
     from regrow.show.figures.images import write
 

@@ -80,7 +80,7 @@ def simulate(
     from regrow.cli.spec_file import located_in, read
     from regrow.search.events import encode
     from regrow.search.planning import simulator
-    from regrow.show.exports.recorded import Table, read_trace
+    from regrow.show.exports.recorded import RecordedTable, read_trace
     from regrow.tasks.errors import UserError
 
     changes = {
@@ -98,7 +98,7 @@ def simulate(
         raise UserError(
             f"{file}: max_steps is missing; in a simulation no trainable ends by itself"
         )
-    curves = Table(table, spec, scale=scale)
+    curves = RecordedTable(table, spec, scale=scale)
     machines = read_trace(trace).machines(workers) if trace is not None else ()
     began = time.perf_counter()
     try:

@@ -14,7 +14,7 @@ import typer
 from regrow.cli import options, tables
 from regrow.cli.console import opened, plain_console
 from regrow.cli.options import option
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.infra.state.places import Places
 from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
@@ -58,7 +58,7 @@ def trials(
             console.print(tables.trials(found, console))
 
 
-def _steps(rows: Rows, *, as_json: bool) -> None:
+def _steps(rows: LogRows, *, as_json: bool) -> None:
     with rows.sorted() as steps:
         if as_json:
             for point in summaries.points(steps):
@@ -68,7 +68,9 @@ def _steps(rows: Rows, *, as_json: bool) -> None:
                 plain_console().print(table)
 
 
-def _table(rows: Rows, places: Places, file: Path | None, *, history: bool, parquet: bool) -> None:
+def _table(
+    rows: LogRows, places: Places, file: Path | None, *, history: bool, parquet: bool
+) -> None:
     from regrow.show.exports import destination, files, frames
 
     if file is not None:

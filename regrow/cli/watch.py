@@ -64,7 +64,7 @@ def watch(
         sys.exit(exit_codes.of_experiment(history))
 
 
-class Runs(Protocol):
+class RunnerStatus(Protocol):
     """What is known of who runs an experiment."""
 
     def heard(self) -> None:
@@ -77,7 +77,7 @@ class Runs(Protocol):
 
 
 def view(
-    store: Store, runs_it: Runs, places: Places, name: str, *, quiet: bool, as_json: bool
+    store: Store, runs_it: RunnerStatus, places: Places, name: str, *, quiet: bool, as_json: bool
 ) -> History | None:
     """Show an experiment until it has ended, and how; None if the reader of the events has gone.
 
@@ -167,7 +167,7 @@ class _Presence:
 
 
 def _follow(
-    store: Store, viewer: Viewer, places: Places, runs_it: Runs, events: Events | None
+    store: Store, viewer: Viewer, places: Places, runs_it: RunnerStatus, events: Events | None
 ) -> History | None:
     """Follow the log until the experiment has ended; None if the reader of the events has gone."""
     first = True

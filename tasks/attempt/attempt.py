@@ -27,7 +27,7 @@ from regrow.tasks.output import parts
 from regrow.tasks.output.traces import in_a_line, one_line
 from regrow.tasks.ports.executor import Finished
 from regrow.tasks.ports.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records
-from regrow.tasks.ports.ranks import Group, GroupBroken, PartMissing, RankFailed, Verdict
+from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken, PartMissing, RankFailed, RankGroup
 from regrow.tasks.ports.store import Store, StoreError, Unavailable, take_traffic
 from regrow.tasks.process import temporary
 from regrow.tasks.trial.metric_values import described
@@ -70,7 +70,7 @@ def run_attempt(
     task_run: str,
     carry_on: Callable[[], bool],
     records: Records | None = None,
-    group: Group | None = None,
+    group: RankGroup | None = None,
 ) -> Finished:
     """Run one attempt: restore, train, report, and return the outcome.
 
@@ -89,7 +89,7 @@ def run_attempt(
         group: the other ranks, with this process as rank 0; None for a single process.
 
     """
-    group = group or Group()
+    group = group or RankGroup()
     scratch = temporary.made(f"{assignment.trial}-")
     writer = CheckpointWriter(
         store, trial=assignment.trial, attempt=assignment.attempt, others=group.others
@@ -140,7 +140,7 @@ def run_attempt(
                 end = attempt.run(origin, records, scratch)
             else:
                 why = f"its checkpoint could not be read: {origin.trouble}"
-                end = Verdict(cause="infrastructure", message=why)
+                end = AttemptVerdict(cause="infrastructure", message=why)
             end = attempt.saved(end)
         except GroupBroken as broken:
             writer.give_up()
@@ -166,7 +166,7 @@ class _Attempt:
         store: Store,
         host: Host,
         place: Place,
-        group: Group,
+        group: RankGroup,
         reporter: Reporter,
         writer: CheckpointWriter,
         media: MediaWriter,
@@ -176,7 +176,7 @@ class _Attempt:
         self._reporter, self._writer, self._media = reporter, writer, media
         self._overdue = StallWatchdog(job, assignment, reporter, group, _leaving(host))
 
-    def run(self, origin: _Origin, records: Records | None, scratch: Path) -> Verdict:
+    def run(self, origin: _Origin, records: Records | None, scratch: Path) -> AttemptVerdict:
         """Begin with the other ranks, train, and return how that ended. Raises GroupBroken."""
         group, reporter = self._group, self._reporter
         trial = Trial(
@@ -202,7 +202,7 @@ class _Attempt:
             end_process_pools()
             self._host.end_children()
 
-    def _train(self, trial: Trial, own: AbstractContextManager[object]) -> Verdict:
+    def _train(self, trial: Trial, own: AbstractContextManager[object]) -> AttemptVerdict:
         reporter, group = self._reporter, self._group
         cut_short = not trial.complete
         if reporter.reply.reason == "":
@@ -219,18 +219,18 @@ class _Attempt:
             cut_short = trial.cut_short
             if trial.given_up is not None:
                 why = trial.given_up or reporter.reply.why
-                return Verdict(outcome="stopped", cause="", message=why)
+                return AttemptVerdict(outcome="stopped", cause="", message=why)
         match reporter.reply.reason:
             case ("stopped" | "paused") as outcome if cut_short:
-                return Verdict(outcome=outcome, cause="", message=reporter.reply.why)
+                return AttemptVerdict(outcome=outcome, cause="", message=reporter.reply.why)
             case "preempted" if cut_short:
                 cause: Cause = "infrastructure" if reporter.reply.process else "preempted"
-                return Verdict(outcome="preempted", cause=cause, message=reporter.reply.why)
+                return AttemptVerdict(outcome="preempted", cause=cause, message=reporter.reply.why)
             case _:
                 pass
         if trial.step == 0:
-            return Verdict(message=self._silent(trial))
-        return Verdict(outcome="done", cause="", message=trial.enough or "")
+            return AttemptVerdict(message=self._silent(trial))
+        return AttemptVerdict(outcome="done", cause="", message=trial.enough or "")
 
     def _silent(self, trial: Trial) -> str:
         name = self._job.objective
@@ -240,7 +240,7 @@ class _Attempt:
         returned = described(trial.returned)
         return f"{what}; it returned {returned}: call trial.report({{{name!r}: ...}}) instead"
 
-    def saved(self, end: Verdict) -> Verdict:
+    def saved(self, end: AttemptVerdict) -> AttemptVerdict:
         """Wait for the last checkpoints. Return the verdict, changed to failed if checkpoints can
         never be saved or the last one was not saved. Raises GroupBroken.
 
@@ -265,7 +265,7 @@ class _Attempt:
                 raise writer.broken
             return end
         if writer.refused is not None:
-            return Verdict(message=one_line(str(writer.refused)))
+            return AttemptVerdict(message=one_line(str(writer.refused)))
         last = writer.unsaved
         if (
             end.outcome != "done"
@@ -274,7 +274,7 @@ class _Attempt:
         ):
             return end
         why = f"the checkpoint of step {last.step}, its last, was not saved"
-        return Verdict(cause="infrastructure", message=f"{why}: {in_a_line(last.error)}")
+        return AttemptVerdict(cause="infrastructure", message=f"{why}: {in_a_line(last.error)}")
 
     def silent_node(self, broken: GroupBroken) -> str:
         """Return the node that may be cut off; empty for none."""
@@ -292,7 +292,7 @@ class _Attempt:
         # Reported here: others only see that this process ends.
         self._reporter.silent_node = self.silent_node(wrong)
         cause: Cause = "preempted" if self._elsewhere(wrong) else "infrastructure"
-        self._overdue.end(Verdict(outcome="lost", cause=cause, message=wrong.why))
+        self._overdue.end(AttemptVerdict(outcome="lost", cause=cause, message=wrong.why))
 
 
 def _leaving(host: Host) -> Callable[[], None]:

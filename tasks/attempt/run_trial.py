@@ -9,7 +9,7 @@ from regrow.tasks.output import capture, parts
 from regrow.tasks.output.logs import LogRelay
 from regrow.tasks.ports.executor import ExecutionResult, Finished
 from regrow.tasks.ports.messages import Assignment, CoordinatorClient, Host, Job, Records, Viewers
-from regrow.tasks.ports.ranks import Group, GroupBroken
+from regrow.tasks.ports.ranks import GroupBroken, RankGroup
 from regrow.tasks.ports.store import Store
 
 SHORT_SECONDS = 0.05
@@ -30,7 +30,7 @@ def run_trial(
     *,
     viewers: Viewers,
     task_run: str,
-    group: Group | None = None,
+    group: RankGroup | None = None,
 ) -> ExecutionResult:
     """Run the assignment as part of a task run, and others after it while they are short; return
     their outcomes.

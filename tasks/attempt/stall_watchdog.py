@@ -16,7 +16,7 @@ import msgspec
 
 from regrow.search.durations import in_words
 from regrow.tasks.ports.messages import Assignment, Job
-from regrow.tasks.ports.ranks import Group, Verdict
+from regrow.tasks.ports.ranks import AttemptVerdict, RankGroup
 from regrow.tasks.process import background
 from regrow.tasks.trial.reporter import Reporter
 
@@ -39,7 +39,7 @@ class StallWatchdog:
         job: Job,
         assignment: Assignment,
         reporter: Reporter,
-        group: Group,
+        group: RankGroup,
         leave: Callable[[], None],
     ) -> None:
         self._job, self._lease, self._reporter = job, assignment, reporter
@@ -69,21 +69,21 @@ class StallWatchdog:
         if limit is not None and ran > limit + min(OVERTIME * limit, MOST_OVERTIME_SECONDS):
             message = f"it had its {in_words(limit)} and did not react"
             if self._reporter.step:
-                return self._end(Verdict(outcome="done", cause="", message=message))
-            return self._end(Verdict(message=f"{message}; it never reported anything"))
+                return self._end(AttemptVerdict(outcome="done", cause="", message=message))
+            return self._end(AttemptVerdict(message=f"{message}; it never reported anything"))
         stall, silent = self._job.stall, self._reporter.silent()
         if stall is not None and silent is not None and silent > stall:
             message = f"it reported nothing for {in_words(stall)}"
-            return self._end(Verdict(outcome="lost", cause="stalled", message=message))
+            return self._end(AttemptVerdict(outcome="lost", cause="stalled", message=message))
         return False
 
-    def _end(self, end: Verdict) -> bool:
+    def _end(self, end: AttemptVerdict) -> bool:
         end = msgspec.structs.replace(end, message=self._group.stuck(end.message))
         background.start(self._tell_stacks, end.message, name="stacks").join(STACKS_SECONDS)
         self.end(end)
         return True
 
-    def end(self, end: Verdict) -> None:
+    def end(self, end: AttemptVerdict) -> None:
         """Send the attempt's last message and end the process, whatever the training does."""
         self._reporter.flush(ended=self._reporter.ended(end))
         self._leave()

@@ -17,7 +17,7 @@ from regrow.tasks.errors import Interrupted, ReportError, UserError
 from regrow.tasks.media.current import running
 from regrow.tasks.output.traces import in_a_line, one_line, user_trace
 from regrow.tasks.ports.messages import Assignment, Job, Records, RecordsAway
-from regrow.tasks.ports.ranks import GroupBroken, RankFailed, Verdict
+from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken, RankFailed
 from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.process import gpu_memory
 from regrow.tasks.process.restored import restored
@@ -43,7 +43,7 @@ def recorded(
 
 def train(
     job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
-) -> Verdict | None:
+) -> AttemptVerdict | None:
     """Run the trainable within `own` and return its failure; None if it returned, or ended as
     requested.
 
@@ -96,7 +96,7 @@ def load(job: Job, store: Store) -> Callable[[Trial], object]:
 
 def _run(
     job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
-) -> Verdict | None:
+) -> AttemptVerdict | None:
     try:
         with _undressed(), own, running(trial), as_a_script(job.trainable, job.folder):
             if job.gpu_share is not None:
@@ -114,18 +114,18 @@ def _run(
         raise
     except ReportError as error:
         trace = "" if job.command else user_trace(error)
-        return Verdict(message=one_line(str(error)), trace=trace)
+        return AttemptVerdict(message=one_line(str(error)), trace=trace)
     except (UserError, SpecError) as error:
-        return Verdict(message=one_line(str(error)))
+        return AttemptVerdict(message=one_line(str(error)))
     except CommandFailed as error:
-        return Verdict(cause=error.cause, message=str(error), trace=error.trace)
+        return AttemptVerdict(cause=error.cause, message=str(error), trace=error.trace)
     except StoreError as error:
-        return Verdict(cause="infrastructure", message=f"the store failed: {error}")
+        return AttemptVerdict(cause="infrastructure", message=f"the store failed: {error}")
     except RecordsAway as error:
-        return Verdict(cause="infrastructure", message=one_line(str(error)))
+        return AttemptVerdict(cause="infrastructure", message=one_line(str(error)))
     except MemoryError as error:
         trace = user_trace(error)
-        return Verdict(cause="infrastructure", message="out of memory", trace=trace)
+        return AttemptVerdict(cause="infrastructure", message="out of memory", trace=trace)
     # Includes subclasses of BaseException only: a panic of a Rust library, CancelledError,
     # KeyboardInterrupt, groups of them.
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is an outcome
@@ -134,8 +134,8 @@ def _run(
             message = in_a_line(error)
             if gpu_memory.is_full(error):
                 message = f"{message[:_SHOWN]}{gpu_memory.FULL}"
-                return Verdict(cause="oom", message=message, trace=user_trace(error))
-            return Verdict(message=message, trace=user_trace(error))
+                return AttemptVerdict(cause="oom", message=message, trace=user_trace(error))
+            return AttemptVerdict(message=message, trace=user_trace(error))
     return None
 
 

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 import msgspec
 
 from regrow.tasks.errors import RegrowError, UserError
-from regrow.tasks.ports.uploads import File, Part
+from regrow.tasks.ports.uploads import CheckpointFile, CheckpointPart
 
 VERSION = 1
 MAX_PATH, MAX_NAME = 1024, 255
@@ -44,7 +44,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     trial: int
     attempt: int
     step: int
-    files: list[File]
+    files: list[CheckpointFile]
     folders: list[str]
 
 
@@ -82,14 +82,14 @@ def own_scope(key: str) -> str:
     return blob_scope(int(match[1]), int(match[2]))
 
 
-def joined(parts: Iterable[Part]) -> tuple[list[File], list[str]]:
+def joined(parts: Iterable[CheckpointPart]) -> tuple[list[CheckpointFile], list[str]]:
     """Merge the files and empty folders of all parts into one checkpoint; files that several ranks
     wrote alike appear once.
 
     Raises UserError, with both ranks, for a path at which two ranks wrote different bytes, and for
     conflicting paths (a file below a file).
     """
-    files: dict[str, File] = {}
+    files: dict[str, CheckpointFile] = {}
     folders: dict[str, None] = {}
     for part in parts:
         for file in part.files:

@@ -36,7 +36,7 @@ from regrow.tasks.checkpoint.manifests import (
 )
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Store, created
-from regrow.tasks.ports.uploads import File, Part
+from regrow.tasks.ports.uploads import CheckpointFile, CheckpointPart
 
 PARALLEL = 16
 """Blobs transferred at a time."""
@@ -106,7 +106,7 @@ def save(
     attempt: int,
     step: int,
     known: MutableMapping[str, int] | None = None,
-    others: Callable[[], Iterable[Part]] | None = None,
+    others: Callable[[], Iterable[CheckpointPart]] | None = None,
 ) -> SavedCheckpoint:
     """Save the folder as the attempt's checkpoint at `step`: see `upload` and `commit`.
 
@@ -125,7 +125,7 @@ def upload(
     attempt: int,
     rank: int = 0,
     known: MutableMapping[str, int] | None = None,
-) -> Part:
+) -> CheckpointPart:
     """Make the files of a folder durable, as the part of a checkpoint that belongs to `rank`.
 
     Nothing may write to the folder meanwhile. Symbolic links within it are saved as their targets.
@@ -151,11 +151,11 @@ def upload(
         )
     if known is not None:
         known.update({file.key: file.size for file in blobs.values()})
-    return Part(files=files, folders=folders, uploaded=sum(sent))
+    return CheckpointPart(files=files, folders=folders, uploaded=sum(sent))
 
 
 def commit(
-    store: Store, parts: Collection[Part], *, trial: int, attempt: int, step: int
+    store: Store, parts: Collection[CheckpointPart], *, trial: int, attempt: int, step: int
 ) -> SavedCheckpoint:
     """Commit the parts of all ranks, which are durable, as the attempt's checkpoint at `step`.
 
@@ -287,12 +287,14 @@ def _blobs(store: Store, key: str) -> set[str] | None:
         return None
 
 
-def _file(folder: Path, path: str, trial: int, attempt: int, rank: int) -> File:
+def _file(folder: Path, path: str, trial: int, attempt: int, rank: int) -> CheckpointFile:
     source = folder / path
     digest, size = digest_of(source)
     executable = bool(source.stat().st_mode & stat.S_IXUSR)
     key = blob_key(trial, attempt, digest)
-    return File(path=path, key=key, sha256=digest, size=size, executable=executable, rank=rank)
+    return CheckpointFile(
+        path=path, key=key, sha256=digest, size=size, executable=executable, rank=rank
+    )
 
 
 def _state(file: Path) -> tuple[int, int, int]:
@@ -300,7 +302,7 @@ def _state(file: Path) -> tuple[int, int, int]:
     return found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def _upload(store: Store, folder: Path, file: File) -> int:
+def _upload(store: Store, folder: Path, file: CheckpointFile) -> int:
     try:
         store.create(file.key, folder / file.path)
     except Exists:
@@ -314,7 +316,7 @@ def _fetch(store: Store, manifest: Manifest, folder: Path) -> None:
     for parent in {(folder / file.path).parent for file in manifest.files}:
         parent.mkdir(parents=True, exist_ok=True)
 
-    def fetch(file: File) -> None:
+    def fetch(file: CheckpointFile) -> None:
         target = folder / file.path
         try:
             store.fetch(file.key, target)

@@ -25,7 +25,7 @@ _LOG = logging.getLogger("regrow.trial.checkpoints")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failed:
+class SaveFailed:
     """A checkpoint that could not be saved."""
 
     step: int
@@ -75,10 +75,10 @@ class CheckpointWriter:
         self._mine: set[str] = set()
         self._jobs: deque[_Save | _Drop | _Call] = deque()
         self._saved: list[SavedCheckpoint] = []
-        self._failed: list[Failed] = []
+        self._failed: list[SaveFailed] = []
         self.refused: UserError | None = None
         """See Snapshots."""
-        self.unsaved: Failed | None = None
+        self.unsaved: SaveFailed | None = None
         """The newest checkpoint, if it could not be saved."""
         self._idle = True
         self._closed = False
@@ -156,7 +156,7 @@ class CheckpointWriter:
             saved, self._saved = self._saved, []
             return saved
 
-    def errors(self) -> list[Failed]:
+    def errors(self) -> list[SaveFailed]:
         """Return the checkpoints that could not be saved since the last call, oldest first."""
         with self._changed:
             failed, self._failed = self._failed, []
@@ -243,7 +243,7 @@ class CheckpointWriter:
                     self._others.accuse(self.refused)
             elif not isinstance(error, PartMissing):
                 self.troubled("store", f"{in_a_line(error)}; {self._needs(job)}")
-            self.unsaved = Failed(step=job.step, error=error)
+            self.unsaved = SaveFailed(step=job.step, error=error)
             with self._changed:
                 self._failed.append(self.unsaved)
         else:

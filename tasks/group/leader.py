@@ -20,17 +20,17 @@ from regrow.tasks.group.peers import Other, PeerTable
 from regrow.tasks.group.wire import Begin, Forget, Go, Hello, Ordered, Stacks, Upload
 from regrow.tasks.group.world import welcomes
 from regrow.tasks.ports.ranks import (
-    Group,
+    AttemptVerdict,
     GroupBroken,
     Leave,
     Metrics,
     PartMissing,
     RankCommand,
     RankFailed,
-    Verdict,
+    RankGroup,
     World,
 )
-from regrow.tasks.ports.uploads import Part
+from regrow.tasks.ports.uploads import CheckpointPart
 from regrow.tasks.process import background
 
 FORM_SECONDS = 300.0
@@ -49,7 +49,7 @@ STACKS_SECONDS = 1.0
 """Seconds for the other ranks to log their stacks before all end."""
 
 
-class Leader(Group):
+class Leader(RankGroup):
     """Group of rank 0."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Leader(Group):
         return tuple(other.usage for other in self._peers.all() if other.usage is not None)
 
     def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:
-        """See Group. On each other node one rank fetches the checkpoint, for all ranks there."""
+        """See RankGroup. On each other node one rank fetches the checkpoint for all ranks there."""
         peers, fetchers = self._peers, dict[str, Other]()
         here, path = peers.own.node, "" if folder is None else str(folder)
         for other in peers.all():
@@ -188,7 +188,7 @@ class Leader(Group):
 
     def _fail(self, other: Other, message: str) -> None:
         why = f"rank {other.rank} {message}; all ranks report each step"
-        self._peers.blame(RankFailed(Verdict(rank=other.rank, message=why)))
+        self._peers.blame(RankFailed(AttemptVerdict(rank=other.rank, message=why)))
         self._check()
 
     def blamed(self) -> RankFailed | GroupBroken | None:
@@ -252,7 +252,7 @@ class Leader(Group):
     def upload(self, step: int) -> None:
         self._peers.broadcast(Upload(step))
 
-    def parts(self, step: int) -> list[Part]:
+    def parts(self, step: int) -> list[CheckpointPart]:
         peers, others = self._peers, self._peers.all()
         with self._changed:
             self._changed.wait_for(
@@ -262,7 +262,7 @@ class Leader(Group):
                 self._changed.wait_for(lambda: self._given_up or _have(others, step), LAST_SECONDS)
             uploads = [other.parts.get(step) for other in others]
             wrong = peers.wrong
-        found = list[Part]()
+        found = list[CheckpointPart]()
         for other, uploaded in zip(others, uploads, strict=True):
             if uploaded is None:
                 if isinstance(wrong, RankFailed):
@@ -279,7 +279,7 @@ class Leader(Group):
         self._peers.broadcast(Forget(None if blobs is None else list(blobs)))
 
     def accuse(self, error: UserError) -> None:
-        self._peers.blame(RankFailed(Verdict(message=str(error))))
+        self._peers.blame(RankFailed(AttemptVerdict(message=str(error))))
 
     def give_up(self) -> None:
         with self._changed:
@@ -344,7 +344,7 @@ class Leader(Group):
 
     def _blame_late(self, rank: int, message: str, training: int) -> None:
         log_stacks(message, "the threads of rank 0", training)
-        late = Verdict(rank=rank, message=message)
+        late = AttemptVerdict(rank=rank, message=message)
         if self._stall is not None:
             late = msgspec.structs.replace(late, outcome="lost", cause="stalled")
         self._peers.blame(RankFailed(late))

@@ -29,17 +29,17 @@ from regrow.tasks.group.wire import (
     Begin,
     Bye,
     Done,
-    Failed,
     Forget,
     Go,
+    GreetingRefused,
     Message,
     Noticed,
     Ordered,
-    Ready,
-    Refused,
-    Reported,
+    RankFailure,
+    RankReady,
+    RankReported,
+    RankTrouble,
     Stacks,
-    Trouble,
     Upload,
     Uploaded,
     Welcome,
@@ -47,7 +47,7 @@ from regrow.tasks.group.wire import (
 )
 from regrow.tasks.output.traces import in_a_line, one_line
 from regrow.tasks.ports.messages import Assignment, Host, Job, Records, Reply
-from regrow.tasks.ports.ranks import Metrics, RankCommand, Ranks, Verdict, World
+from regrow.tasks.ports.ranks import AttemptVerdict, Metrics, RankCommand, Ranks, World
 from regrow.tasks.ports.store import Store, StoreError, take_traffic
 from regrow.tasks.process import background, temporary
 from regrow.tasks.trial.trial import Trial, TrialEnd
@@ -60,7 +60,7 @@ CLOSE_SECONDS = 2.0
 _LOG = logging.getLogger("regrow.trial")
 
 
-class Member(Ranks):
+class RankMember(Ranks):
     """One rank from 1 on, as its Trial sees it. `leave` ends it if rank 0 is gone or silent."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Member(Ranks):
     # ---- the Ranks port of its Trial
 
     def gather(self, step: int, metrics: Metrics) -> Metrics:
-        self.send(Reported(step, metrics))
+        self.send(RankReported(step, metrics))
         return metrics
 
     def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
@@ -134,7 +134,7 @@ class Member(Ranks):
             self._changed.wait_for(lambda: self._over)
 
     def _hear(self) -> None:
-        with suppress(OSError, Refused):  # TimeoutError is an OSError
+        with suppress(OSError, GreetingRefused):  # TimeoutError is an OSError
             while True:
                 match message := self._wire.receive():
                     case Alive():
@@ -158,10 +158,10 @@ class Member(Ranks):
             time.sleep(BEAT_SECONDS)
 
 
-class Parts:
+class PartUploads:
     """Snapshots of one rank from 1 on, uploaded when rank 0 asks for it. Rank 0 commits them."""
 
-    def __init__(self, member: Member, store: Store, assignment: Assignment) -> None:
+    def __init__(self, member: RankMember, store: Store, assignment: Assignment) -> None:
         self._member, self._store = member, store
         self._lease = assignment.trial, assignment.attempt
         self._folders: dict[int, Path] = {}
@@ -190,7 +190,7 @@ class Parts:
             self._changed.notify_all()
 
     def troubled(self, where: str, why: str) -> None:
-        self._member.send(Trouble(where, why))
+        self._member.send(RankTrouble(where, why))
 
     def end(self) -> None:
         """Mark that no further snapshots follow."""
@@ -279,7 +279,7 @@ def run_member(
     assignment: Assignment,
     store: Store,
     *,
-    member: Member,
+    member: RankMember,
     host: Host,
     put: Callable[[Welcome], object],
     records: Records | None = None,
@@ -298,7 +298,7 @@ def run_member(
     with ExitStack() as closing:
         scratch = temporary.made(f"{assignment.trial}-")
         closing.callback(shutil.rmtree, scratch, ignore_errors=True)
-        parts = Parts(member, store, assignment)
+        parts = PartUploads(member, store, assignment)
         closing.callback(parts.close)
         node_id = host.place().node_id
         closing.enter_context(
@@ -326,7 +326,7 @@ def run_member(
         member.wait()
 
 
-def _restored(member: Member, store: Store, folder: Path) -> Begin | None:
+def _restored(member: RankMember, store: Store, folder: Path) -> Begin | None:
     """Return where to begin, with the checkpoint on this node; None if rank 0 has ended."""
     begin = member.next()
     if not isinstance(begin, Begin):
@@ -340,13 +340,15 @@ def _restored(member: Member, store: Store, folder: Path) -> Begin | None:
         if found.manifest is None:
             return _unreadable(member, begin, found.skipped[0][1])
         begin = Begin(step=begin.step, manifest=begin.manifest, folder=str(folder))
-    member.send(Ready(begin.folder))
+    member.send(RankReady(begin.folder))
     return begin
 
 
-def _unreadable(member: Member, begin: Begin, why: str) -> Begin:
+def _unreadable(member: RankMember, begin: Begin, why: str) -> Begin:
     message = f"rank {member.world.rank}: its checkpoint could not be read: {why}"
-    member.send(Failed(Verdict(rank=member.world.rank, message=message, cause="infrastructure")))
+    member.send(
+        RankFailure(AttemptVerdict(rank=member.world.rank, message=message, cause="infrastructure"))
+    )
     return begin
 
 
@@ -356,11 +358,11 @@ def _trained(
     trial: Trial,
     own: AbstractContextManager[object],
     usage: UsageMeter,
-) -> Done | Failed:
+) -> Done | RankFailure:
     """Train, and return the last message of this rank."""
     failure = train(job, store, trial, own)
     if failure is None:
         return Done(trial.step, usage=usage.summary())
     rank = trial.world.rank
     message = f"rank {rank}, at step {trial.at}: {failure.message}"
-    return Failed(msgspec.structs.replace(failure, rank=rank, message=message))
+    return RankFailure(msgspec.structs.replace(failure, rank=rank, message=message))

@@ -17,14 +17,14 @@ from regrow.tasks.group.wire import (
     Alive,
     Bye,
     Done,
-    Failed,
+    GreetingRefused,
     Hello,
     Message,
     Noticed,
-    Ready,
-    Refused,
-    Reported,
-    Trouble,
+    RankFailure,
+    RankReady,
+    RankReported,
+    RankTrouble,
     Uploaded,
     Wire,
 )
@@ -48,7 +48,7 @@ class Other:
     rank: int
     wire: Wire
     hello: Hello
-    reports: deque[Reported] = field(default_factory=deque)
+    reports: deque[RankReported] = field(default_factory=deque)
     since: float = 0.0
     """Time of the last report, on the monotonic clock."""
     no_room: bool = False
@@ -161,11 +161,11 @@ class PeerTable:
             wire.greet(self._key, first=False)
             hello = wire.receive(most=HELLO_BYTES)
             if not isinstance(hello, Hello):
-                raise Refused("it does not say who it is")
+                raise GreetingRefused("it does not say who it is")
             proved()
             with connection:
                 self._hear(wire, hello)
-        except (OSError, Refused) as error:
+        except (OSError, GreetingRefused) as error:
             _LOG.debug("a connection was not let in: %s", error)
 
     def _hear(self, wire: Wire, hello: Hello) -> None:
@@ -174,7 +174,7 @@ class PeerTable:
         other = Other(rank=hello.rank, wire=wire, hello=hello)
         with self.changed:
             if not 0 < hello.rank < self.size or hello.rank in self._members:
-                raise Refused(f"rank {hello.rank} is not expected")
+                raise GreetingRefused(f"rank {hello.rank} is not expected")
             self._members[hello.rank] = other
             self.changed.notify_all()
         why, silent = f"rank {hello.rank} on {hello.place.node} is gone", False
@@ -186,7 +186,7 @@ class PeerTable:
                 f"rank {hello.rank} on {hello.place.node} was silent for {in_words(self._lease)}",
                 True,
             )
-        except (OSError, Refused):
+        except (OSError, GreetingRefused):
             pass
         if not self.over.is_set():
             self.blame(GroupBroken(hello.rank, why, silent=silent))
@@ -196,13 +196,13 @@ class PeerTable:
             case Noticed(why=why, node_id=node_id):
                 self._receive_notice(why, "" if node_id == self.own.place.node_id else node_id)
                 return
-            case Trouble(where=where, why=why):
+            case RankTrouble(where=where, why=why):
                 other.no_room = bool(why) if where == SNAPSHOTS else other.no_room
                 self.on_trouble(f"{where} of rank {other.rank}", why)
                 return
         with self.changed:
             match message:
-                case Reported():
+                case RankReported():
                     other.reports.append(message)
                     other.since = time.monotonic()
                 case Uploaded():
@@ -210,11 +210,11 @@ class PeerTable:
                         step: part for step, part in other.parts.items() if step >= message.step - 1
                     }
                     other.parts[message.step] = message
-                case Ready(folder=folder):
+                case RankReady(folder=folder):
                     other.ready = folder
                 case Done(step=step, usage=usage):
                     other.done, other.usage = step, usage
-                case Failed(verdict=verdict):
+                case RankFailure(verdict=verdict):
                     self._suspect = self._suspect or RankFailed(verdict)
                     background.start(self.blamed, name="blame")
                 case _:

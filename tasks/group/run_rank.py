@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from regrow.tasks.attempt.run_trial import OUTPUT_SECONDS
-from regrow.tasks.group.member import LEFT_EXIT, Member, run_member
+from regrow.tasks.group.member import LEFT_EXIT, RankMember, run_member
 from regrow.tasks.group.wire import Hello, Wire
 from regrow.tasks.output import capture, parts
 from regrow.tasks.output.logs import LogRelay
@@ -45,7 +45,7 @@ def run_rank(
     relay = LogRelay(lambda lines: viewers.show(task_run, lines))
     wire = connect()
     wire.send(Hello(rank=rank, place=host.place(), devices=devices))
-    member = Member(wire, lease=lease, leave=leave, gpus=assignment.needs.gpus)
+    member = RankMember(wire, lease=lease, leave=leave, gpus=assignment.needs.gpus)
     with (
         capture.CAPTURE.on(),
         capture.kept_output(

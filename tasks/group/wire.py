@@ -18,8 +18,8 @@ import msgspec
 
 from regrow.search.events import Place
 from regrow.search.measured import Usage
-from regrow.tasks.ports.ranks import Metrics, RankCommand, Verdict, World
-from regrow.tasks.ports.uploads import Part
+from regrow.tasks.ports.ranks import AttemptVerdict, Metrics, RankCommand, World
+from regrow.tasks.ports.uploads import CheckpointPart
 
 MOST_BYTES = 256 << 20
 """Size limit of a frame: a part of a checkpoint with a million files."""
@@ -61,7 +61,7 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     folder: str = ""
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class RankReady(msgspec.Struct, frozen=True, tag="ready"):
     """A rank has its checkpoint in `folder`."""
 
     folder: str = ""
@@ -71,7 +71,7 @@ class Go(msgspec.Struct, frozen=True, tag="go"):
     """All ranks are ready."""
 
 
-class Reported(msgspec.Struct, frozen=True, tag="reported"):
+class RankReported(msgspec.Struct, frozen=True, tag="reported"):
     """A rank's report of a step."""
 
     step: int
@@ -102,12 +102,12 @@ class Uploaded(msgspec.Struct, frozen=True, tag="uploaded"):
     """
 
     step: int
-    part: Part | None = None
+    part: CheckpointPart | None = None
     why: str = ""
     refused: bool = False
 
 
-class Trouble(msgspec.Struct, frozen=True, tag="trouble"):
+class RankTrouble(msgspec.Struct, frozen=True, tag="trouble"):
     """Why a rank's parts cannot be saved at present; "" once they can be again."""
 
     where: str
@@ -146,10 +146,10 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     usage: Usage | None = None
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class RankFailure(msgspec.Struct, frozen=True, tag="failed"):
     """A rank's trainable has failed."""
 
-    verdict: Verdict
+    verdict: AttemptVerdict
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
@@ -160,24 +160,24 @@ Message = (
     Hello
     | Welcome
     | Begin
-    | Ready
+    | RankReady
     | Go
-    | Reported
+    | RankReported
     | Ordered
     | Upload
     | Uploaded
-    | Trouble
+    | RankTrouble
     | Forget
     | Noticed
     | Alive
     | Stacks
     | Done
-    | Failed
+    | RankFailure
     | Bye
 )
 
 
-class Refused(Exception):
+class GreetingRefused(Exception):
     """The other side does not know the key, or violates the protocol."""
 
 
@@ -201,11 +201,11 @@ class Wire:
         """Return the next message, of at most `most` bytes. Raises Refused for an invalid one."""
         (size,) = struct.unpack("!I", self._exactly(4))
         if size > most:
-            raise Refused(f"a frame of {size:,} bytes")
+            raise GreetingRefused(f"a frame of {size:,} bytes")
         try:
             return self._decoder.decode(self._exactly(size))
         except msgspec.DecodeError as error:
-            raise Refused(str(error)) from None
+            raise GreetingRefused(str(error)) from None
 
     def greet(self, key: bytes, *, first: bool) -> None:
         """Exchange proofs of the key; `first`: this side opened the connection. Raises Refused."""
@@ -217,7 +217,7 @@ class Wire:
         if not hmac.compare_digest(
             self._exactly(hashlib.sha256().digest_size), _proof(key, theirs, other, own)
         ):
-            raise Refused("the key is not this attempt's")
+            raise GreetingRefused("the key is not this attempt's")
 
     def limit(self, seconds: float | None) -> None:
         """Set the timeout of sending and receiving, in seconds; None for no timeout."""

@@ -87,7 +87,7 @@ def decode(data: bytes) -> list[OutputLine]:
     return [_decoder.decode(line) for line in data.splitlines()]
 
 
-class Output:
+class AttemptOutput:
     """The output of one attempt. Thread-safe."""
 
     def __init__(self, store: Store, trial: int, attempt: int) -> None:
@@ -182,22 +182,22 @@ class Keeper:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._outputs: list[Output] = []
+        self._outputs: list[AttemptOutput] = []
         self._thread: threading.Thread | None = None
         self._hurried = False
         self.poll: Callable[[], None] | None = None
         """Called periodically to read output that does not arrive by calls."""
 
-    def open(self, store: Store, trial: int, attempt: int) -> Output:
+    def open(self, store: Store, trial: int, attempt: int) -> AttemptOutput:
         """Create the output of an attempt that begins."""
-        output = Output(store, trial, attempt)
+        output = AttemptOutput(store, trial, attempt)
         with self._changed:
             self._outputs.append(output)
             if self._thread is None:
                 self._thread = background.start(self._run, name="output")
         return output
 
-    def close(self, output: Output) -> None:
+    def close(self, output: AttemptOutput) -> None:
         """Mark an attempt's output as complete; the rest is written soon. Returns immediately."""
         with self._changed:
             output.closed = True

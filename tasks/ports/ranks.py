@@ -2,7 +2,7 @@
 
 Rank 0 holds the attempt's lease and decides. At each report all ranks wait for its orders, so that
 they continue, save and leave at the same step. An attempt of one process is the same without
-waiting (`Group` itself).
+waiting (`RankGroup` itself).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from regrow.search.events import Cause, Outcome, Place, Row
 from regrow.search.measured import Usage
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.ports.messages import Reason, Reply
-from regrow.tasks.ports.uploads import Part
+from regrow.tasks.ports.uploads import CheckpointPart
 
 Metrics = dict[str, float | None]
 
@@ -59,7 +59,7 @@ class RankCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     reason: Reason = ""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt ends; by default, with an error of the user's code.
 
     Attributes:
@@ -81,7 +81,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class RankFailed(BaseException):
     """Ends rank 0 by a rank's fault. Not an Exception, so that `except Exception` lets it pass."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: AttemptVerdict) -> None:
         super().__init__(verdict)
         self.verdict = verdict
 
@@ -114,7 +114,7 @@ class PartMissing(RegrowError):
     """A rank has no part of a checkpoint, which then does not count. The message says which."""
 
 
-class Reports(Protocol):
+class ReportReceiver(Protocol):
     """Receiver of a trial's reports: `Reporter`, on other ranks a view of rank 0's orders."""
 
     @property
@@ -186,7 +186,7 @@ class Others(Protocol):
         """Ask all ranks to upload their parts of the checkpoint at a step. Returns immediately."""
         ...
 
-    def parts(self, step: int) -> list[Part]:
+    def parts(self, step: int) -> list[CheckpointPart]:
         """Wait for the parts. Raises PartMissing, GroupBroken, UserError for an impossible one."""
         ...
 
@@ -211,7 +211,7 @@ Leave = Callable[[RankFailed | GroupBroken], None]
 """Ends this process with a RankFailed or a GroupBroken when its training does not react."""
 
 
-class Group(Ranks):
+class RankGroup(Ranks):
     """The other ranks as rank 0 sees them, during an attempt. This class: there are none."""
 
     @property

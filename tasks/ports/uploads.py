@@ -7,7 +7,7 @@ import msgspec
 from regrow.search.measured import Traffic
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One file of a checkpoint.
 
     The rank is stored at each file, not above a list per rank: restoring, verifying, cloning and
@@ -32,7 +32,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: int = 0
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's upload for a checkpoint, before the checkpoint is committed.
 
     Attributes:
@@ -44,7 +44,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     """
 
-    files: list[File]
+    files: list[CheckpointFile]
     folders: list[str]
     uploaded: int
     traffic: Traffic | None = None

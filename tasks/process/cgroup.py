@@ -23,7 +23,7 @@ LATELY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class MemoryLimit:
     """Memory limit of a group in bytes, and the group's folder."""
 
     bytes: int
@@ -52,7 +52,7 @@ def cpus(root: Path = ROOT) -> float:
     return min(found)
 
 
-def memory(root: Path = ROOT) -> Limit | None:
+def memory(root: Path = ROOT) -> MemoryLimit | None:
     """Return the smallest memory limit of the groups; None for no limit."""
     found = []
     for folder in groups("memory", root):
@@ -67,7 +67,7 @@ def memory(root: Path = ROOT) -> Limit | None:
     least, group = min(reversed(found), key=lambda one: one[0], default=(math.inf, ROOT))
     if least >= _UNLIMITED:
         return None
-    return Limit(bytes=int(least), group=group)
+    return MemoryLimit(bytes=int(least), group=group)
 
 
 _UNLIMITED = 2.0**62

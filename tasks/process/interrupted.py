@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 _came: list[int] = []
 
 
-class Interrupted(KeyboardInterrupt):
+class InterruptedBySignal(KeyboardInterrupt):
     """Raised by a signal.
 
     Not a bare KeyboardInterrupt: if one is raised within `exec`, which creates dataclasses and
@@ -27,10 +27,10 @@ def interrupt(number: int, _: Any) -> NoReturn:
     makes `check` raise it again.
     """
     _came.append(number)
-    raise Interrupted
+    raise InterruptedBySignal
 
 
 def check() -> None:
     """Raise Interrupted if `interrupt` did before."""
     if _came:
-        raise Interrupted
+        raise InterruptedBySignal

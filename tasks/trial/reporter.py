@@ -29,7 +29,7 @@ from regrow.tasks.ports.messages import (
     Reason,
     Reply,
 )
-from regrow.tasks.ports.ranks import Verdict
+from regrow.tasks.ports.ranks import AttemptVerdict
 from regrow.tasks.process import background
 from regrow.tasks.trial.usage_meter import UsageMeter, combined
 
@@ -275,7 +275,7 @@ class Reporter:
         self._obey(reply)
         return reply
 
-    def ended(self, end: Verdict, media: int = 0) -> Ended:
+    def ended(self, end: AttemptVerdict, media: int = 0) -> Ended:
         """Return the event of the attempt's end, after the last step. `media`: see Ended."""
         own = self._usage.summary()
         return Ended(

@@ -23,7 +23,7 @@ from regrow.tasks.media.items import checked
 from regrow.tasks.media.log import MediaLog
 from regrow.tasks.media.writer import MediaWriter
 from regrow.tasks.ports.messages import Assignment, Job, Reason
-from regrow.tasks.ports.ranks import SNAPSHOTS, RankCommand, Ranks, Reports, Snapshots, World
+from regrow.tasks.ports.ranks import SNAPSHOTS, RankCommand, Ranks, ReportReceiver, Snapshots, World
 from regrow.tasks.process import temporary
 from regrow.tasks.process.disk import full, is_full
 from regrow.tasks.trial.metric_values import clean
@@ -79,7 +79,7 @@ class Trial(MediaLog):
         self,
         job: Job,
         assignment: Assignment,
-        reporter: Reports,
+        reporter: ReportReceiver,
         writer: Snapshots,
         *,
         restored: Path | None,

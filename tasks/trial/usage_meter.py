@@ -34,7 +34,7 @@ class UsageMeter:
         self._has_gpus = gpus
         self._gpus: Gpus | None = None
         first = read()
-        self.tally = None if first is None else Tally(first)
+        self.tally = None if first is None else UsageTally(first)
         """None where nothing is measured."""
 
     def sample(self) -> None:
@@ -51,7 +51,7 @@ class UsageMeter:
             self._measure(self.tally)
             return self.tally.summary()
 
-    def _measure(self, tally: Tally) -> None:
+    def _measure(self, tally: UsageTally) -> None:
         began = time.thread_time()
         if (found := read()) is None:
             return
@@ -61,7 +61,7 @@ class UsageMeter:
         tally.due += (time.thread_time() - began) / MOST_CPU
 
 
-class Tally:
+class UsageTally:
     """What the readings of an attempt add up to. Means are over time."""
 
     def __init__(self, first: Reading) -> None:

@@ -14,9 +14,9 @@ import pytest
 from regrow.infra.state.agents import (
     FORGET_SECONDS,
     LEASE_SECONDS,
+    AgentMember,
     Agents,
     Head,
-    Member,
     Over,
     Term,
     living,
@@ -62,7 +62,7 @@ class Clock:
         return self.now
 
 
-def member(name: str, **changes: Any) -> Member:
+def member(name: str, **changes: Any) -> AgentMember:
     fields: dict[str, Any] = {
         "host": name,
         "process": 1,
@@ -72,7 +72,7 @@ def member(name: str, **changes: Any) -> Member:
         "nonce": "n",
         "cpus": 1,
     }
-    return Member(id=name, **{**fields, **changes})
+    return AgentMember(id=name, **{**fields, **changes})
 
 
 def term(name: str) -> Term:

@@ -30,7 +30,7 @@ from typing import Any
 
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.infra.log.segments import PREFIX, cover, extents
 from regrow.search.events import (
     Answered,
@@ -434,7 +434,7 @@ def must_be_sound(store: Store, *, trials: int, swept: bool = True) -> list[AnyE
         len(history.trials),
     )
     must_have_room(events)
-    curves, logged = read(events), Rows.logged(history, store)
+    curves, logged = read(events), LogRows.logged(history, store)
     for trial, curve in zip(history.trials, curves, strict=True):
         must(
             "every trial ends",

@@ -17,11 +17,11 @@ from typing import Any
 
 from regrow.search.events import Cause, Place
 from regrow.tasks.group.leader import Leader
-from regrow.tasks.group.member import Member, run_member
+from regrow.tasks.group.member import RankMember, run_member
 from regrow.tasks.group.wire import Bye, Hello, Wire
 from regrow.tasks.ports.messages import Assignment, Job
 from regrow.tasks.ports.ranks import GroupBroken
-from regrow.tasks.ports.uploads import Part
+from regrow.tasks.ports.uploads import CheckpointPart
 from tests.faults.world import WAIT, Process, View, World
 
 KEY = b"k" * 32
@@ -56,7 +56,7 @@ class StillLeader(Leader):
         if step % 2:
             self._uploads(step)
 
-    def parts(self, step: int) -> list[Part]:
+    def parts(self, step: int) -> list[CheckpointPart]:
         """See Others."""
         if not step % 2:
             self._uploads(step)
@@ -111,7 +111,7 @@ class Rank:
         self._host = Here(f"node-{number}" if assignment.trial % 2 else "node")
         self._work = job, assignment, View(world, self.process)
         self._wire: Wire | None = None
-        self._member: Member | None = None
+        self._member: RankMember | None = None
         self.thread = threading.Thread(target=self._run, name=self.process.name, daemon=True)
 
     def _run(self) -> None:
@@ -122,7 +122,7 @@ class Rank:
             )
             wire.greet(KEY, first=True)
             wire.send(Hello(rank=self.number, place=self._host.place()))
-            self._member = member = Member(wire, lease=WAIT, leave=self._leave)
+            self._member = member = RankMember(wire, lease=WAIT, leave=self._leave)
             run_member(job, assignment, store, member=member, host=self._host, put=lambda _: None)
         except BaseException as error:  # noqa: BLE001 - told by the scheduler
             if not self.process.killed:

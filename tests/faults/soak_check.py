@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from regrow.infra.log.reading import replay
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.infra.state.places import Places
 from regrow.search.events import Row
 from regrow.search.history import History
@@ -40,7 +40,7 @@ def check(
         store = places.store(name)
         history, wrong = replay(store), []
         rows: dict[int, list[Row]] = {}
-        for trial, _, some in Rows.logged(history, store):
+        for trial, _, some in LogRows.logged(history, store):
             rows.setdefault(trial.number, []).extend(some)
         mlflow, prefect = places.services / "mlflow.db", next(places.prefect_home.glob("*.db"))
     verified = subprocess.run(

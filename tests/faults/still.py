@@ -20,7 +20,7 @@ from regrow.tasks.checkpoint import writer as writing
 from regrow.tasks.checkpoint.writer import CheckpointWriter
 from regrow.tasks.group import leader as leading
 from regrow.tasks.group import peers
-from regrow.tasks.group.member import Member
+from regrow.tasks.group.member import RankMember
 from regrow.tasks.ports.ranks import Others
 from regrow.tasks.trial import reporter, trial
 from tests.faults.clock import CLOCK
@@ -113,7 +113,7 @@ def stillness() -> Iterator[None]:
         patch.object(peers, "BEAT_SECONDS", 3600.0),
         patch.object(peers, "BLAME_SECONDS", 0.0),
         patch.object(leading, "LEAVE_SECONDS", 3600.0),  # whose turn it is not may wait for long
-        patch.object(Member, "_beat", lambda _: None),
+        patch.object(RankMember, "_beat", lambda _: None),
         patch.object(ledger, "COMPACT_EVERY", MERGE_EVERY),
         patch.object(Log, "compact", lambda log: merge(log, MERGE)),
     ):

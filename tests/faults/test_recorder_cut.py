@@ -19,7 +19,7 @@ import pytest
 
 from regrow.infra.log.log import Log
 from regrow.infra.mlflow.sink import MlflowSink
-from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.trial_runs import TrialRuns
 from regrow.infra.mlflow.updates import Target
 from regrow.search.events import Created, Reported, decode
 from tests.faults import tally
@@ -70,7 +70,7 @@ def record(uri: str, name: str, log: list[Batch], die: tuple[int, str] | None = 
     """
     created = decode(log[0][0][1][0])
     assert isinstance(created, Created)
-    runs = Runs(partial(reports, log))
+    runs = TrialRuns(partial(reports, log))
     with closing(
         MlflowSink(
             Target(tracking_uri=uri, experiment_name=name, experiment_id=f"{created.id}-{name}")

@@ -27,11 +27,11 @@ from regrow.search.history import Attempt, History, fold
 from regrow.search.planning import limits
 from regrow.tasks.checkpoint import saving, writer
 from regrow.tasks.group.leader import Leader
-from regrow.tasks.group.member import Member
+from regrow.tasks.group.member import RankMember
 from regrow.tasks.group.wire import Message, Ordered
 from regrow.tasks.ports.ranks import GroupBroken, RankCommand
 from regrow.tasks.ports.store import Store
-from regrow.tasks.ports.uploads import Part
+from regrow.tasks.ports.uploads import CheckpointPart
 from tests.faults import cuts, tally
 from tests.faults.scenarios import SEED, go_on, uncut, whole
 from tests.faults.world import Transition, restored
@@ -147,7 +147,7 @@ def commits_before_the_part_of_another_rank_is_durable() -> AbstractContextManag
     """A rank says that it has uploaded its part, and does so with the next one."""
     upload, late = saving.upload, dict[Store, list[tuple[str, bytes]]]()
 
-    def wrongly(store: Store, folder: Path, *, rank: int = 0, **kwargs: Any) -> Part:
+    def wrongly(store: Store, folder: Path, *, rank: int = 0, **kwargs: Any) -> CheckpointPart:
         if rank == 0:
             return upload(store, folder, **kwargs)
         due, late[store] = late.get(store, []), []
@@ -163,7 +163,7 @@ def commits_what_is_left_of_a_group() -> AbstractContextManager[object]:
     """Rank 0 commits a checkpoint without the part of a rank that is gone."""
     parts = Leader.parts
 
-    def wrongly(self: Leader, step: int) -> list[Part]:
+    def wrongly(self: Leader, step: int) -> list[CheckpointPart]:
         try:
             return parts(self, step)
         except GroupBroken:
@@ -178,13 +178,13 @@ def commits_what_is_left_of_a_group() -> AbstractContextManager[object]:
 
 def trains_on_although_rank_0_is_gone() -> AbstractContextManager[object]:
     """A rank takes it that nobody stops it where nobody is there."""
-    hear = Member._hear
+    hear = RankMember._hear
 
     class Forever(deque[Message]):
         def popleft(self) -> Message:
             return Ordered(RankCommand())
 
-    def wrongly(self: Member) -> None:
+    def wrongly(self: RankMember) -> None:
         self._leave = lambda: None
         hear(self)
         if not self._over:
@@ -192,7 +192,7 @@ def trains_on_although_rank_0_is_gone() -> AbstractContextManager[object]:
                 self._over, self._inbox = True, Forever([Ordered(RankCommand())])
                 self._changed.notify_all()
 
-    return patch.object(Member, "_hear", wrongly)
+    return patch.object(RankMember, "_hear", wrongly)
 
 
 def stops_trials_at_a_limit() -> AbstractContextManager[object]:

@@ -18,7 +18,7 @@ import pytest
 from regrow.apps.serving.status import read
 from regrow.infra.state import served as orders
 from regrow.infra.state.places import Places
-from regrow.infra.state.served import Served
+from regrow.infra.state.served import ServeRecord
 from regrow.tasks.group.world import free_port
 from tests.system.conftest import Desk, await_no_process, desk_in
 from tests.system.kept_up import MODEL, SMALL, answers, standing
@@ -44,7 +44,7 @@ def test_a_server_asks_for_the_stations_token_keeps_its_port_and_ends_when_somet
         kept = Kept(places.store("kept"))
         kept.best(0.9, level=0.9)
         kept.end(0)
-        order = Served(
+        order = ServeRecord(
             name="kept",
             folder=str(desk.folder),
             serve={"model": "serve.py:Model", "host": "0.0.0.0"},

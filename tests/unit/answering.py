@@ -17,7 +17,7 @@ import regrow as rg
 from regrow.apps.serving.app import Answers
 from regrow.apps.serving.messages import Chosen, Role
 from regrow.apps.serving.metrics import Metrics
-from regrow.apps.serving.models import Model, Models
+from regrow.apps.serving.models import LoadedCheckpoint, Models
 from regrow.apps.serving.users_class import Computing
 from regrow.infra.machine.guard import digest
 
@@ -64,7 +64,7 @@ class Answering:
         """Another checkpoint is loaded, and waits."""
         self.models.next[role] = self._model(trial, 2, role)
 
-    def _model(self, trial: int, by: float, role: Role) -> Model:
+    def _model(self, trial: int, by: float, role: Role) -> LoadedCheckpoint:
         chosen = Chosen(
             role=role,
             trial=trial,
@@ -78,7 +78,7 @@ class Answering:
             since=0.0,
         )
         computing = Computing(self.kind, Path(chosen.folder), chosen.config)
-        return Model(chosen, computing, self.kind, self.metrics.batch)
+        return LoadedCheckpoint(chosen, computing, self.kind, self.metrics.batch)
 
     def run(
         self,

@@ -20,7 +20,7 @@ from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.group import leader as leading
 from regrow.tasks.group import peers
 from regrow.tasks.group.leader import Leader
-from regrow.tasks.group.member import Member, run_member
+from regrow.tasks.group.member import RankMember, run_member
 from regrow.tasks.group.wire import Bye, Hello, Wire
 from regrow.tasks.ports.executor import Finished
 from regrow.tasks.ports.messages import Assignment
@@ -55,7 +55,7 @@ class Rank:
     variables: dict[str, str] = field(default_factory=dict)
     left: threading.Event = field(default_factory=threading.Event)
     dead: bool = False
-    member: Member | None = None
+    member: RankMember | None = None
     wire: Wire | None = None
     failure: BaseException | None = None
     thread: threading.Thread | None = None
@@ -182,7 +182,7 @@ class Grouping:
         try:
             rank.wire = come_in(self.leader.port)
             rank.wire.send(Hello(rank=rank.number, place=rank.bench.place(), devices=rank.devices))
-            rank.member = Member(rank.wire, lease=self.lease, leave=rank.leave)
+            rank.member = RankMember(rank.wire, lease=self.lease, leave=rank.leave)
             run_member(
                 office.job,
                 assignment,

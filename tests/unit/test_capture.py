@@ -73,7 +73,7 @@ assert KEEPER.finish(20)
 assert (sys.stdout, sys.stderr) == before
 os.write(1, b"the descriptor is back\n")
 found = {t: [(l.stream, l.text, l.level, l.logger) for k in sorted(store.list(f"logs/{t}/")) for l in decode(store.read(k))] for t in (0, 1)}
-said += relay.take()
+said += relay.drain()
 print(json.dumps({"found": found, "said": [(line.source, line.text) for line in said]}))
 """
 

@@ -11,7 +11,7 @@ import pytest
 from regrow.tasks.checkpoint.manifests import unseal
 from regrow.tasks.checkpoint.saving import clone, commit, discard, restore, sweep, upload
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports.uploads import Part
+from regrow.tasks.ports.uploads import CheckpointPart
 from tests.memory_store import MemoryStore
 from tests.unit.checkpointed import Tree, plant, put, text, tree_of
 
@@ -22,7 +22,7 @@ RANKS: list[Tree] = [
 ]
 
 
-def uploaded(store: MemoryStore, tmp: Path, trees: list[Tree]) -> list[Part]:
+def uploaded(store: MemoryStore, tmp: Path, trees: list[Tree]) -> list[CheckpointPart]:
     return [
         upload(store, plant(tmp / f"rank-{rank}", tree), trial=1, attempt=1, rank=rank)
         for rank, tree in enumerate(trees)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from regrow.flows.recording.artifacts import markdown
-from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.trial_runs import TrialRuns
 from regrow.infra.ray.labels import PRICE_LABEL, price_of
 from regrow.infra.state.places import Places
 from regrow.search.events import (
@@ -131,7 +131,7 @@ def test_people_are_told_what_it_cost_and_what_of_that_for_nothing() -> None:
 
 
 def test_mlflow_has_it_as_a_metric_and_as_tags() -> None:
-    runs = Runs(lambda _: (), lambda key: key)
+    runs = TrialRuns(lambda _: (), lambda key: key)
     for event in events():
         runs.apply(event)
     parent, trial = runs.drain()

@@ -197,5 +197,7 @@ def test_values_that_are_too_far_apart_for_a_float_are_shown(tmp_path: Path) -> 
         assert "1e+308" in showing.lines(office.store)
         assert showing.pages(office.store, tmp_path / "tensorboard")
         assert pictures.chart(
-            [pictures.Curve(label="a", points=[(0.0, -1e308), (1.0, 1e308)], end=1.0)], "x", "y"
+            [pictures.DrawnCurve(label="a", points=[(0.0, -1e308), (1.0, 1e308)], end=1.0)],
+            "x",
+            "y",
         )

@@ -22,16 +22,16 @@ from regrow.tasks.group.wire import (
     Alive,
     Bye,
     Done,
-    Failed,
     Hello,
     Message,
-    Reported,
+    RankFailure,
+    RankReported,
     Uploaded,
     Welcome,
     Wire,
 )
-from regrow.tasks.ports.ranks import GroupBroken, Verdict
-from regrow.tasks.ports.uploads import File, Part
+from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken
+from regrow.tasks.ports.uploads import CheckpointFile, CheckpointPart
 from regrow.tasks.process import connecting
 from tests.unit.grouped import HOST, KEY, come_in
 
@@ -110,11 +110,13 @@ def test_both_sides_know_the_key() -> None:
     thread.start()
     other.greet(KEY, first=False)
     thread.join(10)
-    file = File(path="a/ä", key="blobs/0/1/x", sha256="x", size=1, executable=False, rank=3)
+    file = CheckpointFile(
+        path="a/ä", key="blobs/0/1/x", sha256="x", size=1, executable=False, rank=3
+    )
     messages: list[Message] = [
-        Reported(3, {"score": 0.1 + 0.2, "none": None}),
-        Uploaded(4, part=Part(files=[file], folders=["e"], uploaded=1)),
-        Failed(Verdict(rank=1, message="no", trace="x" * 3_000_000)),
+        RankReported(3, {"score": 0.1 + 0.2, "none": None}),
+        Uploaded(4, part=CheckpointPart(files=[file], folders=["e"], uploaded=1)),
+        RankFailure(AttemptVerdict(rank=1, message="no", trace="x" * 3_000_000)),
         Bye(),
     ]
 
@@ -140,15 +142,15 @@ def test_who_does_not_know_the_key_is_refused_by_either_side(first: bool) -> Non
     def wrong() -> None:
         try:
             one.greet(secrets.token_bytes(32), first=not first)
-        except (wire.Refused, OSError) as error:
+        except (wire.GreetingRefused, OSError) as error:
             said.append(type(error))
 
     thread = threading.Thread(target=wrong, daemon=True)
     thread.start()
-    with pytest.raises(wire.Refused, match="the key is not this attempt's"):
+    with pytest.raises(wire.GreetingRefused, match="the key is not this attempt's"):
         other.greet(KEY, first=first)
     thread.join(10)
-    assert said == [wire.Refused]
+    assert said == [wire.GreetingRefused]
     one.close()
     other.close()
 
@@ -163,7 +165,7 @@ def test_who_sends_back_what_it_is_sent_proves_nothing() -> None:
 
     thread = threading.Thread(target=echo, daemon=True)
     thread.start()
-    with pytest.raises(wire.Refused):
+    with pytest.raises(wire.GreetingRefused):
         other.greet(KEY, first=False)
     other.close()
     thread.join(10)

@@ -21,7 +21,7 @@ from starlette.types import Message
 from starlette.websockets import WebSocket
 
 from regrow.infra.machine import guard, login
-from regrow.infra.machine.guard import Account, Guard, Rules, Token, digest
+from regrow.infra.machine.guard import EntryGuard, PasswordEntry, Rules, Token, digest
 from regrow.infra.mlflow.server import bodies, is_closed
 
 OURS = "http://localhost:8"
@@ -52,8 +52,8 @@ def app() -> Starlette:
     )
 
 
-def account(key: str = KEY, server: str = "page", used: Path | None = None) -> Account:
-    return Account(server, USER, PASSWORD, key, used or Path(tempfile.mkdtemp()))
+def account(key: str = KEY, server: str = "page", used: Path | None = None) -> PasswordEntry:
+    return PasswordEntry(server, USER, PASSWORD, key, used or Path(tempfile.mkdtemp()))
 
 
 RULES = Rules(
@@ -71,7 +71,7 @@ class Client:
 
     def __init__(self, entry: Any = None, rules: Rules = RULES) -> None:
         self.guard, self.cookies = (
-            Guard(app(), entry=entry or account(), rules=rules),
+            EntryGuard(app(), entry=entry or account(), rules=rules),
             httpx.Cookies(),
         )
 
@@ -270,7 +270,7 @@ def spoken(
     async def send(message: Message) -> None:
         answers.append(message)
 
-    asyncio.run(Guard(app(), entry=account(), rules=RULES)(scope, receive, send))
+    asyncio.run(EntryGuard(app(), entry=account(), rules=RULES)(scope, receive, send))
     return answers
 
 

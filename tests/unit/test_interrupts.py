@@ -127,13 +127,13 @@ def test_a_signal_before_anything_has_begun_is_raised(number: int) -> None:
 SWALLOWED = """
 import os, signal, sys
 from regrow.flows.interrupts import interrupts
-from regrow.tasks.process.interrupted import Interrupted, interrupt
+from regrow.tasks.process.interrupted import InterruptedBySignal, interrupt
 
 
 def caught(where):
     try:
         where()
-    except Interrupted:
+    except InterruptedBySignal:
         return True
 
 

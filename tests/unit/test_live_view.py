@@ -18,8 +18,8 @@ from regrow.search.history import cost
 from regrow.search.numbers import money
 from regrow.search.planning.simulator import Simulation
 from regrow.show.live import text, words
-from regrow.show.live.board import Board, Pace
-from regrow.show.live.grid import ASCII, Column, Signs, flow, lines, spark
+from regrow.show.live.board import Board, BoardPace
+from regrow.show.live.grid import ASCII, GridColumn, Signs, flow, lines, spark
 from regrow.show.live.sections import compose
 from regrow.show.views import summaries
 from tests.unit.watched import SCHEDULES, simulated
@@ -327,7 +327,12 @@ def test_a_terminal_without_unicode_gets_signs_that_it_has() -> None:
 
 
 def test_columns_that_do_not_fit_go_the_least_important_first() -> None:
-    columns = [Column("a"), Column("b", rank=1), Column("c", rank=2), Column("d", flex=True)]
+    columns = [
+        GridColumn("a"),
+        GridColumn("b", rank=1),
+        GridColumn("c", rank=2),
+        GridColumn("d", flex=True),
+    ]
     row = ["1", "x" * 10, "y" * 10, "日本語の長い文字列です"]
     widths = {
         width: [line.plain for line in lines(columns, [row], width, Signs())][1]
@@ -354,17 +359,17 @@ def test_a_curve_is_drawn_from_its_least_to_its_greatest_value() -> None:
 
 
 def test_a_pace_is_that_of_the_last_minute_or_of_the_last_twenty_moments() -> None:
-    quick = Pace()
+    quick = BoardPace()
     for second in range(1000):
         quick.add(second, 2.0)
     assert quick.rate(999.0) == pytest.approx(2.0, rel=0.02)
-    slow = Pace()
+    slow = BoardPace()
     for hour in range(30):
         slow.add(hour * 3600.0)
     assert slow.rate(29 * 3600.0) == pytest.approx(1 / 3600)
     assert slow.rate(1e9) is not None
     assert (slow.rate(1e9) or 0) < 1e-6
-    assert Pace().rate(0.0) is None
+    assert BoardPace().rate(0.0) is None
 
 
 def test_a_thousand_trials_are_drawn_without_looking_at_all_of_them() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from regrow.tasks.checkpoint.manifests import Manifest, blob_key, manifest_key, seal, unseal
 from regrow.tasks.checkpoint.saving import discard, restore
-from regrow.tasks.ports.uploads import File
+from regrow.tasks.ports.uploads import CheckpointFile
 from tests.memory_store import MemoryStore
 from tests.unit.checkpointed import three
 from tests.unit.stores import replace
@@ -52,7 +52,7 @@ def forged(
     if blob not in store.list("blobs/"):
         store.create(blob, data)
     entries = [
-        File(path=path, key=key or blob, sha256=digest, size=len(data), executable=True)
+        CheckpointFile(path=path, key=key or blob, sha256=digest, size=len(data), executable=True)
         for path in files
     ]
     name = manifest_key(1, 1, len(store.list("manifests/")) + 1)

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from regrow.flows.recording.media import MediaArtifacts
-from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.trial_runs import TrialRuns
 from regrow.infra.mlflow.updates import SinkUnavailable
 from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
@@ -206,7 +206,7 @@ def test_mlflow_gets_them_as_artifacts_of_the_trials_run_once(
     root: Path, events: Sequence[AnyEvent], history: History
 ) -> None:
     store = LocalStore(root / history.spec.name)
-    runs = Runs(lambda after: [], media=MediaArtifacts(store))
+    runs = TrialRuns(lambda after: [], media=MediaArtifacts(store))
     found: dict[str, list[bytes]] = {}
     for event in events:
         ended = isinstance(event, Ended)

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from regrow.infra.mlflow import parent_run
-from regrow.infra.mlflow.trial_runs import PARENT, Runs
+from regrow.infra.mlflow.trial_runs import PARENT, TrialRuns
 from regrow.infra.mlflow.updates import RunUpdate
 from regrow.search.events import (
     AnyEvent,
@@ -88,7 +88,7 @@ def done(*, trace: str = "") -> list[AnyEvent]:
 
 def last(events: list[AnyEvent], *, each: bool = False) -> dict[str, RunUpdate]:
     """What is written of each run, last."""
-    runs = Runs(lambda _: (), lambda key: f"/state/ten/{key}")
+    runs = TrialRuns(lambda _: (), lambda key: f"/state/ten/{key}")
     found: dict[str, RunUpdate] = {}
     for event in events:
         runs.apply(event)
@@ -153,7 +153,7 @@ def test_a_later_session_adds_its_environment_only_where_that_is_another() -> No
 
 
 def test_files_that_were_written_are_not_written_again() -> None:
-    runs = Runs(lambda _: ())
+    runs = TrialRuns(lambda _: ())
     for event in done()[:2]:
         runs.apply(event)
     assert runs.drain()[0].artifacts
@@ -187,7 +187,7 @@ def test_plain_values_are_written_as_autologging_would() -> None:
 
 
 def test_a_run_is_found_for_the_attempt_that_holds_the_lease_alone() -> None:
-    runs = Runs(lambda _: ())
+    runs = TrialRuns(lambda _: ())
     events = done()
     for event in events[:4]:
         runs.apply(event)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regrow.infra.mlflow.trial_runs import PARENT, Runs
+from regrow.infra.mlflow.trial_runs import PARENT, TrialRuns
 from regrow.infra.mlflow.updates import RunUpdate, legal_name
 from regrow.search.events import (
     AnyEvent,
@@ -80,7 +80,7 @@ def recorded(segments: list[list[AnyEvent]], cuts: set[int], gathered: int = 1) 
     each of `cuts`.
     """
     mlflow: dict[str, Run] = {}
-    runs, cursor, held = Runs(partial(reports, segments)), 0, 0
+    runs, cursor, held = TrialRuns(partial(reports, segments)), 0, 0
     for number, events in enumerate(segments, start=1):
         for event in events:
             runs.apply(event, number)
@@ -90,7 +90,7 @@ def recorded(segments: list[list[AnyEvent]], cuts: set[int], gathered: int = 1) 
         write(mlflow, runs.drain())
         cursor, held = number, 0
         if number in cuts:
-            runs = Runs(partial(reports, segments))
+            runs = TrialRuns(partial(reports, segments))
             for before, segment in enumerate(segments[:cursor], start=1):
                 for event in segment:
                     runs.apply(event, before)
@@ -146,7 +146,7 @@ def test_there_is_a_parent_and_one_run_a_trial() -> None:
 
 
 def test_the_parent_comes_first() -> None:
-    runs = Runs(partial(reports, []))
+    runs = TrialRuns(partial(reports, []))
     for event in at_work():
         runs.apply(event)
     assert [(update.key, update.parent) for update in runs.drain()] == [
@@ -363,7 +363,7 @@ def test_a_write_that_is_repeated_changes_nothing() -> None:
     events = [*rewound(), ended("done", attempt=2)]
     mlflow: dict[str, Run] = {}
     for cursor in range(len(events)):
-        runs = Runs(partial(reports, [[event] for event in events]))
+        runs = TrialRuns(partial(reports, [[event] for event in events]))
         for number, event in enumerate(events[:cursor], start=1):
             runs.apply(event, number)
             runs.drain()

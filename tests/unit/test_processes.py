@@ -17,10 +17,10 @@ from regrow.infra.machine.processes import marked
 DRIVER = """
 import fcntl, os, sys, time
 from pathlib import Path
-from regrow.infra.machine.processes import Guard
+from regrow.infra.machine.processes import ProcessGuard
 
 locked, told, keeps = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-guard = Guard(f"REGROW_TEST={os.getpid()}")
+guard = ProcessGuard(f"REGROW_TEST={os.getpid()}")
 guard.then([sys.executable, "-c", "import sys; open(sys.argv[1], 'w')", told], unless_locked=locked, delay=1.0)
 lock = locked.open("w")
 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -62,9 +62,9 @@ def runs(process: int) -> bool:
 
 INCLUDES = """
 import subprocess, sys, time
-from regrow.infra.machine.processes import Guard
+from regrow.infra.machine.processes import ProcessGuard
 
-guard = Guard("REGROW_TEST=1")
+guard = ProcessGuard("REGROW_TEST=1")
 sleeps = [sys.executable, "-c", "import time; time.sleep(100)"]
 titled, another, ended = (subprocess.Popen(command, env={}, start_new_session=True) for command in (sleeps, sleeps, ["true"]))
 guard.include([titled.pid, ended.pid])

@@ -19,7 +19,7 @@ from regrow.flows.session import SESSION, Session, handed_over
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events
 from regrow.infra.mlflow.parent_run import NOTE_TAG
-from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.trial_runs import TrialRuns
 from regrow.infra.prefect.events import PrefectEvents
 from regrow.infra.state.experiments import prepare, request_retry, retry_requested
 from regrow.infra.state.places import Places
@@ -211,7 +211,7 @@ def test_the_live_view_and_prefect_hear_of_it() -> None:
 
 def test_the_run_in_mlflow_goes_on_with_one_value_a_step() -> None:
     segments = [[event] for event in MENDED.events]
-    runs = Runs(partial(reports, segments))
+    runs = TrialRuns(partial(reports, segments))
     cut = len(BROKEN.events)
     for number, event in enumerate(BROKEN.events, start=1):
         runs.apply(event, number)
@@ -236,7 +236,7 @@ def test_the_run_in_mlflow_goes_on_with_one_value_a_step() -> None:
 def test_one_that_is_stopped_as_it_is_revived_is_finished_in_mlflow() -> None:
     whole = simulated(1, schedule="asha").open().run()
     log = until(whole.events, "stop")
-    runs = Runs(partial(reports, []))
+    runs = TrialRuns(partial(reports, []))
     for event in retried(failed_after(whole, log)).events:
         runs.apply(event)
         if isinstance(event, Revived):

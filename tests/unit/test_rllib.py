@@ -236,8 +236,8 @@ def test_an_iteration_without_a_step_of_the_environment_is_waited_out_but_not_fo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, played = [0.0], list[float]()
-    monkeypatch.setattr(runners.Absence, "_play_here", lambda _: played.append(now[0]))
-    absence = runners.Absence(Idle(), 600, lambda: now[0])
+    monkeypatch.setattr(runners.EnvRunnerWatch, "_play_here", lambda _: played.append(now[0]))
+    absence = runners.EnvRunnerWatch(Idle(), 600, lambda: now[0])
     assert not absence.explains({"num_env_steps_sampled_lifetime": 601})
     for now[0] in (10.0, 40.0, 70.0):
         assert absence.explains({"num_env_steps_sampled_lifetime": 600})

@@ -15,7 +15,7 @@ import pytest
 from regrow.infra.log import rows as reading
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import replayed
-from regrow.infra.log.rows import Rows, reports
+from regrow.infra.log.rows import LogRows, reports
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import (
     AnyEvent,
@@ -94,7 +94,7 @@ def test_rows_that_came_after_the_history_was_read_are_not_in_it() -> None:
     store, history = logged(events, MemoryStore()), History()
     for event in events[: len(events) // 2]:
         history.apply(event)
-    with Rows.logged(history, store).sorted() as found:
+    with LogRows.logged(history, store).sorted() as found:
         expected = kept(events[: len(events) // 2])
         assert list(found) == [
             (n, attempt, row) for n in sorted(expected) for attempt, row in expected[n]

@@ -14,7 +14,7 @@ import pytest
 
 from regrow.apps.serving import following as module
 from regrow.apps.serving.choosing import Checkpoints, candidates, config_of
-from regrow.apps.serving.following import Following, Wanted
+from regrow.apps.serving.following import Following, ServeTarget
 from regrow.apps.serving.messages import Chosen, Refused
 from regrow.search.events import Began, Decided, Ended, Proposed, Saved, Started
 from regrow.tasks.errors import UserCodeError, UserError
@@ -54,14 +54,14 @@ def kept() -> Kept:
 
 
 def following(
-    kept: Kept, tmp_path: Path, taking: Taking, *wanted: Wanted, store: Store | None = None
+    kept: Kept, tmp_path: Path, taking: Taking, *wanted: ServeTarget, store: Store | None = None
 ) -> Following:
     return Following(
         name="kept",
         store=(kept_in := store or kept.store),
         source=Checkpoints(kept_in),
         replicas=taking,
-        wanted=wanted or (Wanted(role="main"),),
+        wanted=wanted or (ServeTarget(role="main"),),
         scratch=tmp_path,
     )
 
@@ -301,7 +301,9 @@ def test_files_of_the_last_two_checkpoints_are_kept(kept: Kept, tmp_path: Path) 
 
 def test_the_canary_is_followed_apart_from_the_best(kept: Kept, tmp_path: Path) -> None:
     taking = Taking()
-    found = following(kept, tmp_path, taking, Wanted(role="main"), Wanted(role="canary", trial=1))
+    found = following(
+        kept, tmp_path, taking, ServeTarget(role="main"), ServeTarget(role="canary", trial=1)
+    )
     kept.best(0.5)
     kept.best(0.2)
     found.once(NEVER)
@@ -327,22 +329,22 @@ def test_it_reads_on_from_where_it_was_and_writes_nothing(kept: Kept, tmp_path: 
     ("wanted", "said"),
     [
         (
-            (Wanted(role="main"),),
+            (ServeTarget(role="main"),),
             "nothing to serve: no trial of 'kept' has saved a checkpoint yet; --follow waits for one",
         ),
         (
-            (Wanted(role="main", trial=0),),
+            (ServeTarget(role="main", trial=0),),
             "nothing to serve: trial 0 of 'kept' has saved no checkpoint that is kept; --follow waits for one",
         ),
-        ((Wanted(role="main", trial=5),), "--trial: 'kept' has no trial 5 (it has 1)"),
+        ((ServeTarget(role="main", trial=5),), "--trial: 'kept' has no trial 5 (it has 1)"),
         (
-            (Wanted(role="main"), Wanted(role="canary", trial=9)),
+            (ServeTarget(role="main"), ServeTarget(role="canary", trial=9)),
             "--canary: 'kept' has no trial 9 (it has 1)",
         ),
     ],
 )
 def test_nothing_to_serve_is_told_in_a_line(
-    kept: Kept, tmp_path: Path, wanted: tuple[Wanted, ...], said: str
+    kept: Kept, tmp_path: Path, wanted: tuple[ServeTarget, ...], said: str
 ) -> None:
     kept.trial()
     with pytest.raises(UserError) as told:

@@ -9,7 +9,7 @@ import pytest
 
 from regrow.apps.serving import following as module
 from regrow.apps.serving.choosing import Checkpoints
-from regrow.apps.serving.following import Following, Wanted
+from regrow.apps.serving.following import Following, ServeTarget
 from regrow.search.errors import SpecError
 from regrow.search.rollout import Gate
 from regrow.tasks.errors import UserError
@@ -32,7 +32,7 @@ def gated(kept: Kept, tmp_path: Path, gate: str, taking: Taking | None = None) -
         store=kept.store,
         source=Checkpoints(kept.store),
         replicas=taking or Taking(),
-        wanted=(Wanted(role="main"),),
+        wanted=(ServeTarget(role="main"),),
         scratch=tmp_path,
         gate=Gate.parse(gate, "--gate"),
     )

@@ -20,20 +20,20 @@ from regrow.apps.serving.limits import (
     MOST_DIGITS,
     OBJECT,
     Body,
-    Counting,
-    Full,
+    BudgetFull,
+    JsonCounter,
     Rooms,
     TooMuch,
 )
-from regrow.apps.serving.mlflow_model import PARQUET, Logged, values_in
+from regrow.apps.serving.mlflow_model import PARQUET, ServedMlflowModel, values_in
 from tests.unit.answering import Answering, Double
 
 AS_JSON = {"Content-Type": "application/json"}
 SMALL = type("Small", (Double,), {"max_items": 1000})
 
 
-def counted(body: bytes, parts: int = 1 << 16, most: int = 1 << 60) -> Counting:
-    counting = Counting(most)
+def counted(body: bytes, parts: int = 1 << 16, most: int = 1 << 60) -> JsonCounter:
+    counting = JsonCounter(most)
     for start in range(0, len(body), parts):
         counting.count(body[start : start + parts])
     return counting
@@ -133,7 +133,7 @@ def test_requests_together_hold_so_much_and_give_it_back() -> None:
         return body
 
     held = [filled() for _ in range(8)]
-    with pytest.raises(Full):
+    with pytest.raises(BudgetFull):
         filled()
     Body(rooms, 100_000, None).add(b" " * FREE_BYTES)  # who asks little is answered all the same
     held[0].close()
@@ -194,7 +194,9 @@ def test_rows_of_a_file_of_parquet_are_counted_before_it_is_read() -> None:
     file = io.BytesIO()
     parquet.write_table(pa.table({"a": [0] * 30_000, "b": [[1, 2]] * 30_000}), file)
     assert (
-        values_in(Logged.Input(data=file.getvalue(), content_type=f"{PARQUET}; charset=utf-8"))
+        values_in(
+            ServedMlflowModel.Input(data=file.getvalue(), content_type=f"{PARQUET}; charset=utf-8")
+        )
         == 90_000
     )
-    assert values_in(Logged.Input(data=b"none", content_type=PARQUET)) == 0
+    assert values_in(ServedMlflowModel.Input(data=b"none", content_type=PARQUET)) == 0

@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from regrow.apps.serving.messages import Chosen
-from regrow.apps.serving.series import Series
+from regrow.apps.serving.series import ExperimentSeries
 from regrow.apps.serving.serve import Count, ServeRequest, serve
 from regrow.infra.state.places import Places
 from regrow.search.events import Closed
@@ -31,7 +31,7 @@ class Nights:
         self.places = Places.at(str(folder / "state"))
         (folder / "served").mkdir()
         self.taking = Named()
-        self.series = Series(
+        self.series = ExperimentSeries(
             name="night",
             places=self.places,
             replicas=self.taking,

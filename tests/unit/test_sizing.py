@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regrow.apps.agent import reach, sizing
-from regrow.apps.agent.agent import Agent
+from regrow.apps.agent.agent import AgentProcess
 from regrow.apps.agent.notices import Notices
 from regrow.apps.agent.request import Request
 from regrow.infra.clusters.clouds import own_fleet
@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-Make = Callable[..., Agent]
+Make = Callable[..., AgentProcess]
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def make(folder: Path, tmp_path: Path, said: list[str]) -> Iterator[Make]:
     """An agent of an experiment with these events after those of its opening."""
     with reach.waiting("127.0.0.1", 0, "nonce") as calls:
 
-        def made(*events: AnyEvent) -> Agent:
+        def made(*events: AnyEvent) -> AgentProcess:
             places = Places.at(str(tmp_path / "state"))
             opened = Opened(t=1.0, by="driver", driver="d", slots=4, trials=6, agent="first")
             Log.open(places.store("simulated")).claim(
@@ -82,7 +82,7 @@ def make(folder: Path, tmp_path: Path, said: list[str]) -> Iterator[Make]:
                 command=(),
                 fleet=own_fleet.here(),
             )
-            return Agent(request, member("me"), Notices(None), calls, said.append)
+            return AgentProcess(request, member("me"), Notices(None), calls, said.append)
 
         yield made
 

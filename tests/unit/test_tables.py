@@ -13,7 +13,7 @@ from regrow.search.history import History
 from regrow.search.planning.simulator import simulate as simulated
 from regrow.show.exports import frames
 from regrow.show.exports.files import csv_bytes
-from regrow.show.exports.recorded import Table, read_trace
+from regrow.show.exports.recorded import RecordedTable, read_trace
 from regrow.tasks.errors import UserError
 from tests.unit import exported
 from tests.unit.curve_tables import COLUMNS, ROWS, spec, write
@@ -21,14 +21,14 @@ from tests.unit.told import rows_of
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table(write(tmp_path / "curves.csv"), spec())
+def table(tmp_path: Path) -> RecordedTable:
+    return RecordedTable(write(tmp_path / "curves.csv"), spec())
 
 
 # Looking up
 
 
-def test_a_configuration_that_is_there_has_its_own_curve_and_times(table: Table) -> None:
+def test_a_configuration_that_is_there_has_its_own_curve_and_times(table: RecordedTable) -> None:
     assert len(table) == 3
     config = {"lr": 0.01, "depth": 3, "kind": "mlp"}
     assert [table.at(config, step, 0) for step in (1, 2, 3)] == [
@@ -39,7 +39,7 @@ def test_a_configuration_that_is_there_has_its_own_curve_and_times(table: Table)
 
 
 def test_the_seed_plays_no_part_and_a_shorter_curve_goes_on_with_its_last_step(
-    table: Table,
+    table: RecordedTable,
 ) -> None:
     config = {"lr": 0.01, "depth": 5, "kind": "cnn"}
     assert (
@@ -62,27 +62,27 @@ def test_the_seed_plays_no_part_and_a_shorter_curve_goes_on_with_its_last_step(
     ],
 )
 def test_another_is_answered_by_its_nearest_neighbour(
-    table: Table, config: dict[str, Any], loss: float
+    table: RecordedTable, config: dict[str, Any], loss: float
 ) -> None:
     assert table.at(config, 1, 0)[0]["loss"] == loss
 
 
 def test_the_best_of_the_table_within_the_steps_of_the_experiment(
-    tmp_path: Path, table: Table
+    tmp_path: Path, table: RecordedTable
 ) -> None:
     assert (table.best("loss", most=False), table.best("accuracy", most=True)) == (0.2, 0.8)
-    assert Table(tmp_path / "curves.csv", spec(max_steps=1)).best("loss", most=False) == 0.3
+    assert RecordedTable(tmp_path / "curves.csv", spec(max_steps=1)).best("loss", most=False) == 0.3
 
 
 def test_seconds_are_scaled_and_one_each_where_the_table_has_none(tmp_path: Path) -> None:
     config = {"lr": 0.01, "depth": 3, "kind": "mlp"}
-    assert Table(write(tmp_path / "a.csv"), spec(), scale=10).at(config, 2, 0)[1] == 30.0
+    assert RecordedTable(write(tmp_path / "a.csv"), spec(), scale=10).at(config, 2, 0)[1] == 30.0
     without = write(tmp_path / "b.csv", [row[:-1] for row in ROWS], COLUMNS[:-1])
-    assert Table(without, spec(), scale=10).at(config, 2, 0)[1] == 10.0
+    assert RecordedTable(without, spec(), scale=10).at(config, 2, 0)[1] == 10.0
 
 
-def test_a_gzipped_table_is_read_as_the_plain_one(tmp_path: Path, table: Table) -> None:
-    zipped = Table(write(tmp_path / "curves.csv.gz"), spec())
+def test_a_gzipped_table_is_read_as_the_plain_one(tmp_path: Path, table: RecordedTable) -> None:
+    zipped = RecordedTable(write(tmp_path / "curves.csv.gz"), spec())
     config = {"lr": 0.05, "depth": 4, "kind": "mlp"}
     assert zipped.at(config, 1, 0) == table.at(config, 1, 0)
 
@@ -100,7 +100,7 @@ def test_choices_of_any_kind_and_parameters_that_are_not_active(tmp_path: Path) 
         ("false", "[16]", "", 2.0, 1, 0.2),
         ("true", "[16]", 0.9, 2, 1, 0.3),
     ]
-    found = Table(write(tmp_path / "t.csv", rows, columns), spec(space=space, max_steps=1))
+    found = RecordedTable(write(tmp_path / "t.csv", rows, columns), spec(space=space, max_steps=1))
     assert (
         found.at({"bias": True, "layers": [8, 8], "momentum": 0.5, "size": 1}, 1, 0)[0]["loss"]
         == 0.1
@@ -113,7 +113,7 @@ def test_choices_of_any_kind_and_parameters_that_are_not_active(tmp_path: Path) 
 
 def test_a_grid_is_looked_up_as_a_choice(tmp_path: Path) -> None:
     rows = [("a", 1, 0.1), ("b", 1, 0.2)]
-    found = Table(
+    found = RecordedTable(
         write(tmp_path / "t.csv", rows, ["k", "step", "loss"]),
         spec(space={"k": {"grid": ["a", "b"]}}),
     )
@@ -129,7 +129,7 @@ def test_what_is_fixed_in_the_space_selects_in_a_table_that_has_it_and_needs_no_
         "depth": {"int": [1, 9]},
         "epochs": 3,
     }
-    found = Table(write(tmp_path / "t.csv"), spec(space=space))
+    found = RecordedTable(write(tmp_path / "t.csv"), spec(space=space))
     config = {"lr": 0.01, "kind": "cnn", "depth": 3, "epochs": 3}
     assert found.at(config, 1, 0)[0] == {"loss": 0.3, "accuracy": 0.7}
 
@@ -170,7 +170,7 @@ def test_a_table_that_cannot_be_used_is_refused_with_line_and_column(
 ) -> None:
     path = write(tmp_path / "t.csv", rows, columns)
     with pytest.raises(UserError) as caught:
-        Table(path, spec())
+        RecordedTable(path, spec())
     assert str(caught.value).startswith(str(path))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -178,7 +178,7 @@ def test_a_table_that_cannot_be_used_is_refused_with_line_and_column(
 
 def test_a_metric_of_a_constraint_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no column 'memory'"):
-        Table(write(tmp_path / "t.csv"), spec(constraints=["memory <= 1"]))
+        RecordedTable(write(tmp_path / "t.csv"), spec(constraints=["memory <= 1"]))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(
     if data is not None:
         path.write_bytes(data)
     with pytest.raises(UserError) as caught:
-        Table(path, spec())
+        RecordedTable(path, spec())
     assert str(path) in str(caught.value)
 
 
@@ -277,7 +277,7 @@ def test_what_trials_history_csv_writes_is_a_table_as_it_is(tmp_path: Path) -> N
     """
     history = exported.history(schedule="fifo", search="random")
     path = written(history, tmp_path / "curves.csv")
-    table = Table(path, history.spec)
+    table = RecordedTable(path, history.spec)
     assert len(table) == len(history.trials) == 12
     for trial in history.trials:
         rows = [row for _, row in rows_of(history).of(trial.number)]
@@ -298,7 +298,7 @@ def test_text_that_a_spreadsheet_would_calculate_is_read_as_it_was(tmp_path: Pat
         lambda config, step: {"score": float(len(config["kind"]))}, space=space, schedule="fifo"
     )
     path = written(history, tmp_path / "curves.csv")
-    table = Table(path, history.spec)
+    table = RecordedTable(path, history.spec)
     for kind in ("=mlp", "-cnn", "'quoted"):
         assert table.at({"kind": kind}, 1, 0)[0] == {"score": len(kind)}
 
@@ -312,4 +312,4 @@ def test_a_trial_that_changed_its_configuration_is_no_curve(tmp_path: Path) -> N
     assert any(trial.changes for trial in history.trials)
     path = written(history, tmp_path / "curves.csv")
     with pytest.raises(UserError, match=r"line \d+: trial \d changes its configuration"):
-        Table(path, history.spec)
+        RecordedTable(path, history.spec)

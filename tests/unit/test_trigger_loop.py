@@ -22,7 +22,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from regrow.apps.station.triggers.aside import MOST_KEPT, found, lines, set_aside
 from regrow.apps.station.triggers.inbox import files, folder_of, put
 from regrow.apps.station.triggers.journal import Journal
-from regrow.apps.station.triggers.loop import Loop
+from regrow.apps.station.triggers.loop import TriggerLoop
 from regrow.apps.station.triggers.payloads import is_unicode
 from regrow.apps.station.triggers.tries import TRIES
 from regrow.infra.state import hooks
@@ -74,10 +74,10 @@ class Server:
 
 
 @contextmanager
-def looping(places: Places, server: Server) -> Iterator[Loop]:
+def looping(places: Places, server: Server) -> Iterator[TriggerLoop]:
     journal = Journal(folder_of(places) / "journal.jsonl")
     try:
-        yield Loop(places, server, journal, threading.Event())  # type: ignore[arg-type]
+        yield TriggerLoop(places, server, journal, threading.Event())  # type: ignore[arg-type]
     finally:
         journal.close()
 
@@ -151,7 +151,7 @@ def test_each_file_is_told_or_set_aside_whatever_its_name(names: set[bytes]) -> 
         )
 
 
-def begun(loop: Loop) -> bool:
+def begun(loop: TriggerLoop) -> bool:
     return bool((loop._journal.cursor(SCHEDULE, "files") or {}).get("", {}).get("begun"))
 
 
@@ -159,7 +159,7 @@ def heard(server: Server) -> set[str]:
     return {file["path"] for event in server.made for file in event["files"]}
 
 
-def watch_until(loop: Loop, holds: Any) -> None:
+def watch_until(loop: TriggerLoop, holds: Any) -> None:
     deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline

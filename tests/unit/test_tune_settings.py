@@ -22,7 +22,7 @@ from regrow.integrations.tune.callback_dispatcher import CallbackDispatcher
 from regrow.integrations.tune.private import asked_for, default_storage, tune_run
 from regrow.integrations.tune.results import Result, ResultGrid
 from regrow.integrations.tune.translation import TuneArguments
-from regrow.integrations.tune.tuner import Session, Tuner, run
+from regrow.integrations.tune.tuner import ScriptSession, Tuner, run
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
 from tests.unit.tuned import Tuned, translate, tuned
@@ -274,7 +274,7 @@ def test_restore_finds_an_experiment_below_rays_default_folder_too(
     assert Tuner.can_restore(grid.experiment_path)
     assert Tuner.can_restore(str(default_storage() / "tuned"))
     assert not Tuner.can_restore(str(default_storage() / "other"))
-    overriding = Session(name="tuned", state=os.path.dirname(grid.experiment_path))
+    overriding = ScriptSession(name="tuned", state=os.path.dirname(grid.experiment_path))
     assert overriding.opened("/elsewhere/name").name == "tuned"
 
 

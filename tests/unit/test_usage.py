@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from regrow.infra.mlflow.trial_runs import Runs
+from regrow.infra.mlflow.trial_runs import TrialRuns
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Began, Ended, Started, decode, encode
 from regrow.search.measured import Usage
@@ -28,7 +28,7 @@ from regrow.tasks.process.usage import Reading, family, parse_io, parse_stat
 from regrow.tasks.trial import reporter, usage_meter
 from regrow.tasks.trial.reporter import Reporter
 from regrow.tasks.trial.trial import Trial
-from regrow.tasks.trial.usage_meter import Tally, combined
+from regrow.tasks.trial.usage_meter import UsageTally, combined
 from tests.unit.attempting import Attempting, steadily
 from tests.unit.exported import regrow
 from tests.unit.figured import begun, folded
@@ -125,7 +125,7 @@ def reading(t: float, cpu_s: float = 0.0, **other: Any) -> Reading:
 
 
 def test_means_are_over_time_and_totals_never_fall() -> None:
-    tally = Tally(reading(100.0, 5.0, read=7))
+    tally = UsageTally(reading(100.0, 5.0, read=7))
     tally.add(reading(101.0, 7.0, memory=40, read=9, processes=3), GpuReading(0.9, 30, 40))
     tally.add(reading(104.0, 6.0, memory=20, waiting=True), GpuReading(0.1, 20, 40))
     found = tally.summary()
@@ -139,7 +139,7 @@ def test_means_are_over_time_and_totals_never_fall() -> None:
 
 
 def test_a_process_that_waits_for_a_disk_beside_one_that_works_delays_nothing() -> None:
-    tally = Tally(reading(0.0))
+    tally = UsageTally(reading(0.0))
     tally.add(reading(1.0, 0.9, waiting=True))
     assert tally.summary().disk_wait == 0.0
 
@@ -331,7 +331,7 @@ def test_no_decision_depends_on_it(make_office: MakeOffice, attempt: Attempting)
 
 
 def test_mlflow_has_it_as_metrics() -> None:
-    runs = Runs(lambda _: iter(()))
+    runs = TrialRuns(lambda _: iter(()))
     for event in ended(used(disk_wait=0.25, gpu=0.5, most_gpu_memory=3 * 10**9)):
         runs.apply(event)
     (trial,) = [run for run in runs.drain() if run.name == "trial-0000"]

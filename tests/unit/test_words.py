@@ -1,12 +1,14 @@
-"""Words that docstrings and comments of the product do without: CONTRIBUTING.md says what to write
-instead.
+"""Words that docstrings, comments and names of the product do without: CONTRIBUTING.md says what to
+write instead.
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,17 @@ ROOT = Path(__file__).resolve().parents[2]
 AVOIDED = re.compile(
     r"\b(somebody|is told|says so|goes on|of (?:the user's|one's) own|that is there|who wants)\b"
 )
+NAMED = (
+    *("regrow", "tasks", "infra/local", "infra/log", "infra/machine", "infra/mlflow"),
+    *("infra/prefect", "infra/state"),
+)
+"""Folders whose names are looked at; without the links to the others in `regrow`."""
+OTHERS = "regrow/show/estimate"
+NAMES = {"told", "_told", "said", "_said"}
+PUBLIC = {("tasks/trial/trial.py", "told")}
+"""Names that users know."""
+SHARED = {"Report", "Result", "State", "Trainable", "Trial"}
+"""Classes of several modules: what the API calls so for each framework, or for another library."""
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:
@@ -24,6 +37,31 @@ def texts(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], " ".join(token.string.split())
         if token.type not in (tokenize.NL, tokenize.COMMENT):
             statement = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
+def named(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the names that a module gives to variables, arguments, attributes, functions, classes
+    and imports, each with its line.
+    """
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.alias(name=_, asname=str(name)) | ast.alias(name=name):
+                yield node.lineno, name
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case _:
+                pass
+
+
+def sources_of_names() -> Iterator[tuple[str, str]]:
+    """Yield the modules whose names are looked at, each with its source."""
+    for folder in NAMED:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            path = file.relative_to(ROOT).as_posix()
+            if file.resolve() == file and not path.startswith(OTHERS):
+                yield path, file.read_text()
 
 
 def test_docstrings_and_comments_are_in_plain_words() -> None:
@@ -40,3 +78,31 @@ def test_docstrings_and_comments_are_in_plain_words() -> None:
 def test_a_text_that_is_no_docstring_is_not_looked_at() -> None:
     source = '"""One."""\n\nx = "somebody"  # two\n\n\ndef f():\n    """Three."""\n'
     assert [line for line, _ in texts(source)] == [1, 3, 7]
+
+
+def test_names_say_what_something_is() -> None:
+    found = [
+        f"{path}:{line}: {name}"
+        for path, source in sources_of_names()
+        for line, name in named(source)
+        if name in NAMES and (path, name) not in PUBLIC
+    ]
+    assert found == []
+
+
+def test_a_class_has_its_name_alone() -> None:
+    classes = Counter(
+        node.name
+        for _, source in sources_of_names()
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in classes.items() if count > 1} <= SHARED
+
+
+def test_each_kind_of_name_is_found() -> None:
+    source = (
+        "import a as told\n\n\ndef told(told): ...\n\n\nclass told: ...\n\n\n"
+        "self.told = [told for told in ()]\n"
+    )
+    assert [name for _, name in named(source)].count("told") == 6

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from weakref import WeakKeyDictionary
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.events import AnyEvent, Began, Reported, Row
 from regrow.search.history import History, TrialRecord
 
@@ -20,14 +20,14 @@ def remember(history: History, events: Sequence[AnyEvent]) -> History:
     return history
 
 
-def rows_of(history: History) -> Rows:
+def rows_of(history: History) -> LogRows:
     """How the product reads the rows of a history whose events are remembered."""
     return rows_in(history, _EVENTS[history])
 
 
-def rows_in(history: History, events: Sequence[AnyEvent]) -> Rows:
+def rows_in(history: History, events: Sequence[AnyEvent]) -> LogRows:
     """The same for a history with these events."""
-    return Rows(history, lambda: (event for event in events if isinstance(event, Reported)))
+    return LogRows(history, lambda: (event for event in events if isinstance(event, Reported)))
 
 
 def kept(events: Iterable[AnyEvent]) -> dict[int, list[tuple[int, Row]]]:

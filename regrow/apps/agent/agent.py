@@ -15,7 +15,7 @@ from regrow.infra.machine import capacity, gpus
 from regrow.infra.machine.supervised import until
 from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL, NODE
 from regrow.infra.ray.own_node import OwnNode
-from regrow.infra.state.agents import Agents, Head, Member
+from regrow.infra.state.agents import AgentMember, Agents, Head
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.process.gpus import DEVICES
 
@@ -29,7 +29,7 @@ TRIES = 6
 """Times that something on this machine is tried again that may succeed then."""
 
 
-class Agent:
+class AgentProcess:
     """An agent at work.
 
     Attributes:
@@ -46,7 +46,7 @@ class Agent:
     def __init__(
         self,
         request: Request,
-        me: Member,
+        me: AgentMember,
         notices: Notices,
         calls: Calls,
         say: Callable[[str], None],

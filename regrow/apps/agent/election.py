@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from regrow.infra.state.agents import BEAT_SECONDS, LEASE_SECONDS, Member, Over, Seen
+from regrow.infra.state.agents import BEAT_SECONDS, LEASE_SECONDS, AgentMember, Over, Seen
 
 TURN_SECONDS = 2.0
 """Seconds that an agent leaves to each agent before it in the order."""
@@ -18,7 +18,7 @@ MOST_TURNS = 4
 """Turns after which any agent claims: those before it may not be able to."""
 
 
-def order(members: Iterable[Member]) -> list[Member]:
+def order(members: Iterable[AgentMember]) -> list[AgentMember]:
     """Return the agents that may lead, the preferred one first: machines that are not spot machines
     before those that are, then the one that stays the longest, then the one that joined first.
     """
@@ -33,7 +33,7 @@ def order(members: Iterable[Member]) -> list[Member]:
     )
 
 
-def wait(members: Iterable[Member], me: str) -> float | None:
+def wait(members: Iterable[AgentMember], me: str) -> float | None:
     """Return for how many seconds an agent waits before it claims the lead; None: it may not."""
     names = [one.id for one in order(members)]
     return min(names.index(me), MOST_TURNS) * TURN_SECONDS if me in names else None

@@ -6,8 +6,8 @@ import time
 from contextlib import ExitStack, suppress
 
 from regrow.apps.agent import reach
-from regrow.apps.agent.agent import LOOK_SECONDS, TICK, Agent
-from regrow.apps.agent.request import Ended
+from regrow.apps.agent.agent import LOOK_SECONDS, TICK, AgentProcess
+from regrow.apps.agent.request import AgentEnd
 from regrow.infra.log.reading import survey
 from regrow.infra.machine.versions import versions
 from regrow.infra.ray.own_node import OwnNode, turn
@@ -20,7 +20,7 @@ CALL_SECONDS = 20.0
 """Seconds that an agent which reaches the leader waits for the leader's call."""
 
 
-def follow(agent: Agent) -> Ended | None:
+def follow(agent: AgentProcess) -> AgentEnd | None:
     """Work for the leader until it is lost, its term ends, or this agent has to leave. Returns how
     this agent's part ended, None if it may take part in the next term.
 
@@ -38,7 +38,7 @@ def follow(agent: Agent) -> Ended | None:
         return _work(agent, number, head, start)
 
 
-def _work(agent: Agent, number: int, head: Head, start: ExitStack) -> Ended | None:
+def _work(agent: AgentProcess, number: int, head: Head, start: ExitStack) -> AgentEnd | None:
     """Have a node in the leader's cluster. Returns and raises as `follow`. `start`: what it holds
     until the node has started.
     """
@@ -61,12 +61,12 @@ def _work(agent: Agent, number: int, head: Head, start: ExitStack) -> Ended | No
             return None
         agent.announce(f"{why}: its trials save, and run elsewhere")
         node.end(drain=True)
-        return Ended(why=why)
+        return AgentEnd(why=why)
     finally:
         node.end(drain=False)
 
 
-def _has_started(agent: Agent, node: OwnNode, number: int, contact: reach.Contact) -> bool:
+def _has_started(agent: AgentProcess, node: OwnNode, number: int, contact: reach.Contact) -> bool:
     """Wait until the node is part of the leader's cluster. Returns False if it has to be started
     again, or not at all. Raises RegrowError if it does not start time after time.
     """
@@ -82,7 +82,7 @@ def _has_started(agent: Agent, node: OwnNode, number: int, contact: reach.Contac
     return True
 
 
-def _check_versions(agent: Agent, head: Head) -> None:
+def _check_versions(agent: AgentProcess, head: Head) -> None:
     """Raise UserError if this installation differs from the leader's."""
     ours = versions()
     for what, theirs in head.versions.items():
@@ -93,7 +93,7 @@ def _check_versions(agent: Agent, head: Head) -> None:
             )
 
 
-def _announce_differences(agent: Agent) -> None:
+def _announce_differences(agent: AgentProcess) -> None:
     """Tell which packages differ from those that the last leader's driver recorded."""
     with suppress(RegrowError):
         last_opened = survey(agent.store).described
@@ -103,7 +103,7 @@ def _announce_differences(agent: Agent) -> None:
             agent.announce(line)
 
 
-def _is_called(agent: Agent, number: int, head: Head) -> bool:
+def _is_called(agent: AgentProcess, number: int, head: Head) -> bool:
     """Wait until the leader is within reach, and has called. Returns False if there is another
     leader, or none. Raises UserError if only this agent reaches the other.
     """

@@ -14,8 +14,8 @@ from contextlib import suppress
 from functools import partial
 
 from regrow.apps.agent import election, reach, sizing, tls
-from regrow.apps.agent.agent import TICK, TRIES, Agent
-from regrow.apps.agent.request import Ended, ended
+from regrow.apps.agent.agent import TICK, TRIES, AgentProcess
+from regrow.apps.agent.request import AgentEnd, ended
 from regrow.flows.interrupts import PAUSED
 from regrow.infra.log.reading import replay
 from regrow.infra.machine import addresses, tied
@@ -35,7 +35,7 @@ _WRONG_INPUT = 2
 """The driver's exit code for what is wrong with the input or this machine."""
 
 
-def claim(agent: Agent, waited: float) -> Ended | None:
+def claim(agent: AgentProcess, waited: float) -> AgentEnd | None:
     """Claim the lead, if it is this agent's turn, and lead. `waited`: seconds without a leader.
 
     Returns how this agent's part ended; None if it may take part in the next term.
@@ -59,7 +59,7 @@ def claim(agent: Agent, waited: float) -> Ended | None:
     return _lead(agent, number, retry_failed=again)
 
 
-def _lead(agent: Agent, number: int, *, retry_failed: bool) -> Ended | None:
+def _lead(agent: AgentProcess, number: int, *, retry_failed: bool) -> AgentEnd | None:
     """Lead a term. Returns as `claim`. Raises UserError if the experiment cannot be run here."""
     agent.announce(f"{agent.me.id} leads {agent.request.name} (term {number})")
     ports = agent.request.ports
@@ -82,7 +82,7 @@ def _lead(agent: Agent, number: int, *, retry_failed: bool) -> Ended | None:
                 driver.signal(signal.SIGKILL)
                 if (why := agent.notices.why) is not None:
                     end(Over(why=why))
-                    return Ended(why=why)
+                    return AgentEnd(why=why)
                 end(Over(why=str(error)))
                 agent.not_started(error)
                 return None
@@ -110,7 +110,7 @@ def _lead(agent: Agent, number: int, *, retry_failed: bool) -> Ended | None:
     return result
 
 
-def _watch(agent: Agent, number: int, called: set[str]) -> None:
+def _watch(agent: AgentProcess, number: int, called: set[str]) -> None:
     """See who is there, and call those who have come since. `called` collects their ids."""
     with suppress(RegrowError):
         agent.agents.refresh()
@@ -123,8 +123,8 @@ def _watch(agent: Agent, number: int, called: set[str]) -> None:
 
 
 def _drive(
-    agent: Agent, number: int, node: OwnNode, head: Head, driver: Supervised
-) -> tuple[Over | None, Ended | None]:
+    agent: AgentProcess, number: int, node: OwnNode, head: Head, driver: Supervised
+) -> tuple[Over | None, AgentEnd | None]:
     """Run the driver until it ends or the term does. Returns what ends the term (None: another
     agent leads) and how this agent's part ended (None: it stays). Raises as `_lead`.
     """
@@ -147,7 +147,7 @@ def _drive(
         if agent.agents.term > number:  # whose driver may have taken over this one's log
             return None, None
         if (found := _how_it_ended(agent)) is not None:
-            return found, Ended(why=found.why, status=found.status)
+            return found, AgentEnd(why=found.why, status=found.status)
         tries += 1
         code = None if driver.child is None else driver.child.returncode
         why = f"the driver on {agent.me.host} ended with exit code {code}"
@@ -160,15 +160,15 @@ def _drive(
         driver = _driver(agent, head, retry_failed=retry_requested(agent.store, agent.request.name))
 
 
-def _hand_over(agent: Agent, driver: Supervised, why: str) -> Ended:
+def _hand_over(agent: AgentProcess, driver: Supervised, why: str) -> AgentEnd:
     """Have the driver save all trials and close the log, as this agent has to leave."""
     agent.announce(f"{why}: all trials save, and another agent leads next")
     driver.signal(signal.SIGTERM)
     driver.is_gone_in(HANDOVER_SECONDS)
-    return Ended(why=why)
+    return AgentEnd(why=why)
 
 
-def _how_it_ended(agent: Agent) -> Over | None:
+def _how_it_ended(agent: AgentProcess) -> Over | None:
     """Return how the experiment, or this leader's session of it, ended; None if it was not closed.
 
     The experiment rests, too, where a driver without agents has taken it over.
@@ -185,7 +185,7 @@ def _how_it_ended(agent: Agent) -> Over | None:
     return Over(why=why)
 
 
-def _driver(agent: Agent, head: Head, *, retry_failed: bool) -> Supervised:
+def _driver(agent: AgentProcess, head: Head, *, retry_failed: bool) -> Supervised:
     places, request = agent.request.places, agent.request
     environment = {
         **os.environ,

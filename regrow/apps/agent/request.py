@@ -53,7 +53,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class AgentEnd:
     """How an agent's part ended.
 
     Attributes:

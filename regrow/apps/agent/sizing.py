@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from regrow.apps.agent.agent import Agent
+from regrow.apps.agent.agent import AgentProcess
 from regrow.infra.clusters.clouds.own_fleet import OwnFleet
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.subscription import Batch, Subscription
@@ -21,7 +21,7 @@ PACE = (10.0, 15.0)
 """Seconds between two looks at the log. A machine takes minutes to come."""
 
 
-def growing(agent: Agent) -> AbstractContextManager[object]:
+def growing(agent: AgentProcess) -> AbstractContextManager[object]:
     """Start machines as attempts wait for them, within the block, if this machine's fleets have
     groups that come on need.
     """
@@ -31,7 +31,7 @@ def growing(agent: Agent) -> AbstractContextManager[object]:
     return _followed(agent, lambda history: _grow(agent, fleet, history, time.time()))
 
 
-def leaving(agent: Agent) -> AbstractContextManager[object]:
+def leaving(agent: AgentProcess) -> AbstractContextManager[object]:
     """Have the agent leave once its machine, if it came on need, is idle, within the block."""
     fleet = agent.request.fleet
     if fleet is None or not fleet.on_need:
@@ -39,7 +39,7 @@ def leaving(agent: Agent) -> AbstractContextManager[object]:
     return _followed(agent, lambda history: _leave(agent, fleet, history, time.time()))
 
 
-def _grow(agent: Agent, fleet: OwnFleet, history: History, now: float) -> None:
+def _grow(agent: AgentProcess, fleet: OwnFleet, history: History, now: float) -> None:
     if not sizes.is_short(history, now):
         return
     try:
@@ -53,12 +53,14 @@ def _grow(agent: Agent, fleet: OwnFleet, history: History, now: float) -> None:
         agent.announce(f"{error}; trying again")
 
 
-def _leave(agent: Agent, fleet: OwnFleet, history: History, now: float) -> None:
+def _leave(agent: AgentProcess, fleet: OwnFleet, history: History, now: float) -> None:
     if sizes.idle(history, agent.me.id, now) >= fleet.idle:
         agent.notices.is_idle(f"its machine had no trial for {in_words(fleet.idle)}")
 
 
-def _followed(agent: Agent, act: Callable[[History], None]) -> AbstractContextManager[object]:
+def _followed(
+    agent: AgentProcess, act: Callable[[History], None]
+) -> AbstractContextManager[object]:
     """Follow the log within the block, in a thread, and act on all that it tells."""
     history = History(agent.request.name)
 

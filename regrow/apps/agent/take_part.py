@@ -10,21 +10,21 @@ import uuid
 from collections.abc import Callable
 
 from regrow.apps.agent import reach, sizing
-from regrow.apps.agent.agent import TICK, Agent
+from regrow.apps.agent.agent import TICK, AgentProcess
 from regrow.apps.agent.following import follow
 from regrow.apps.agent.leading import claim
 from regrow.apps.agent.notices import listening
-from regrow.apps.agent.request import Ended, Request, ended
+from regrow.apps.agent.request import AgentEnd, Request, ended
 from regrow.infra.log.reading import replay, survey
 from regrow.infra.machine import capacity
 from regrow.infra.ray.labels import MARKET_LABEL
-from regrow.infra.state.agents import Member
+from regrow.infra.state.agents import AgentMember
 from regrow.infra.state.experiments import prepare, request_retry, retry_requested
 from regrow.search.events import Closed
 from regrow.tasks.errors import RegrowError
 
 
-def take_part(request: Request, say: Callable[[str], None]) -> Ended:
+def take_part(request: Request, say: Callable[[str], None]) -> AgentEnd:
     """Be an agent of an experiment until it has ended, or this agent has to leave. `say` shows a
     line to the user.
 
@@ -39,7 +39,7 @@ def take_part(request: Request, say: Callable[[str], None]) -> Ended:
     here, nonce = request.address or reach.own_address(), secrets.token_hex(16)
     port = 0 if request.ports is None else request.ports.call
     with listening(request.ends) as notices, reach.waiting(here, port, nonce) as calls:
-        me = Member(
+        me = AgentMember(
             id=f"{_host()}-{uuid.uuid4().hex[:6]}",
             host=socket.gethostname(),
             process=os.getpid(),
@@ -52,7 +52,7 @@ def take_part(request: Request, say: Callable[[str], None]) -> Ended:
             ends=request.ends,
             leads=request.leads,
         )
-        agent = Agent(request, me, notices, calls, say)
+        agent = AgentProcess(request, me, notices, calls, say)
         with agent.agents.present(me) as because, sizing.leaving(agent):
             try:
                 result = _turns(agent)
@@ -63,7 +63,7 @@ def take_part(request: Request, say: Callable[[str], None]) -> Ended:
             return result
 
 
-def _turns(agent: Agent) -> Ended:
+def _turns(agent: AgentProcess) -> AgentEnd:
     """Lead or follow, whatever is needed, until the experiment or this agent's part ends."""
     agent.refresh(now=True)
     # The end of a term before this agent joined is no end of what it was started for.
@@ -73,7 +73,7 @@ def _turns(agent: Agent) -> Ended:
         agent.refresh()
         over = agent.agents.over
         if over is not None and over.status is not None and agent.agents.term > before:
-            return Ended(why=over.why, status=over.status)
+            return AgentEnd(why=over.why, status=over.status)
         if agent.is_led():
             since, result = None, follow(agent)
         else:
@@ -86,10 +86,10 @@ def _turns(agent: Agent) -> Ended:
         if result is not None:
             return result
         time.sleep(TICK)
-    return Ended(why=why)
+    return AgentEnd(why=why)
 
 
-def _over_before(request: Request, say: Callable[[str], None]) -> Ended | None:
+def _over_before(request: Request, say: Callable[[str], None]) -> AgentEnd | None:
     """Return how the experiment has ended; None if there is something to do. Shows settings that
     differ from those of the last session. Raises UserError or SpecError for what cannot be run.
     """
@@ -97,7 +97,7 @@ def _over_before(request: Request, say: Callable[[str], None]) -> Ended | None:
     last = survey(store).last
     if isinstance(last, Closed) and last.status == "stopped" and not request.stopped:
         why = f"{ended(request.name, last.status)} by its user; `--resume` continues it"
-        return Ended(why=why, status=last.status)
+        return AgentEnd(why=why, status=last.status)
     if last is None or not (isinstance(last, Closed) or request.spec is not None):
         return None
     found = prepare(
@@ -109,7 +109,7 @@ def _over_before(request: Request, say: Callable[[str], None]) -> Ended | None:
         retry_failed=retry_requested(store, request.name),
     )
     if found.nothing_left and isinstance(last, Closed):
-        return Ended(why=ended(request.name, last.status), status=last.status)
+        return AgentEnd(why=ended(request.name, last.status), status=last.status)
     for line in found.changes:
         if not line.startswith("working_dir"):  # it may be another one on each machine
             say(f"{line}, if this agent leads")

@@ -27,12 +27,12 @@ from starlette.responses import (
 from regrow.apps.page import figures, listing, logged, trial_comparison, trials, views
 from regrow.apps.page.asked import MOST_COMPARED, ListQuery, TableQuery, sentence
 from regrow.apps.page.experiment_state import ExperimentState, Summary
-from regrow.apps.page.figures import Figures
+from regrow.apps.page.figures import FigureRoutes
 from regrow.apps.page.links import Links, Schedules
-from regrow.apps.page.logged import Logged
+from regrow.apps.page.logged import LoggedMedia
 from regrow.apps.page.state_cache import StateCache, StateWatcher
 from regrow.infra.log.reading import replayed
-from regrow.infra.machine.guard import Account, Guard, Rules
+from regrow.infra.machine.guard import EntryGuard, PasswordEntry, Rules
 from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
@@ -96,20 +96,24 @@ def app(
 
     """
     made = FastAPI(title="regrow", docs_url=None, redoc_url=None, openapi_url=None)
-    Pages(places, links).serve(made)
+    PageRoutes(places, links).serve(made)
     rules = Rules(
         hosts=hosts, origins=origins, open=frozenset({"/health"}), own=(HOOKS,), headers=HEADERS
     )
-    entry = Account("page", USER, known.page, known.cookies, used_links(places.services))
-    made.add_middleware(Guard, entry=entry, rules=rules)
+    entry = PasswordEntry("page", USER, known.page, known.cookies, used_links(places.services))
+    made.add_middleware(EntryGuard, entry=entry, rules=rules)
     return made
 
 
-class Pages:
+class PageRoutes:
     def __init__(self, places: Places, links: Links) -> None:
         self.places, self.links = places, links
-        self.folds, self.figures, self.schedules = StateCache(places), Figures(), Schedules(links)
-        self.logged = Logged()
+        self.folds, self.figures, self.schedules = (
+            StateCache(places),
+            FigureRoutes(),
+            Schedules(links),
+        )
+        self.logged = LoggedMedia()
         versions = {
             f"{name.replace('.', '_')}_v": hashlib.sha256(asset(name)).hexdigest()[:12]
             for name in _ASSETS

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 
 from regrow.apps.page.experiment_state import ExperimentState
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.show.figures import described
 from regrow.show.figures.style import template
 from regrow.tasks.ports.store import Store
@@ -16,7 +16,7 @@ KEPT = 48
 """Number of cached figures, of about 100 kB each."""
 
 
-class Figures:
+class FigureRoutes:
     """Draws figures, and caches the most recent ones."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Figures:
             known = self._made.get((name, kind))
         if known is not None and known[0] == stand:
             return known[1]
-        rows = Rows.logged(history, store)
+        rows = LogRows.logged(history, store)
         rows.recall()
         data = json.dumps(described(rows, kind), separators=(",", ":"), allow_nan=False).encode()
         with self._lock:

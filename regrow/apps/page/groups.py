@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group(Generic[T]):
+class RowGroup(Generic[T]):
     """Rows below one title.
 
     Attributes:
@@ -24,16 +24,16 @@ class Group(Generic[T]):
     count: int
     rows: Sequence[T]
 
-    def with_rows(self, rows: Sequence[Any]) -> Group[Any]:
+    def with_rows(self, rows: Sequence[Any]) -> RowGroup[Any]:
         """Return the group with these in place of its rows."""
-        return Group(title=self.title, count=self.count, rows=rows)
+        return RowGroup(title=self.title, count=self.count, rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part(Generic[T]):
+class TablePage(Generic[T]):
     """A page of a table: its groups, and the positions of its rows among all, from 1."""
 
-    groups: Sequence[Group[T]]
+    groups: Sequence[RowGroup[T]]
     page: int
     pages: int
     first: int
@@ -46,7 +46,7 @@ def part(
     order: Sequence[str],
     page: int,
     per_page: int,
-) -> Part[T]:
+) -> TablePage[T]:
     """Return a page of the rows, in their order within each group.
 
     Args:
@@ -71,9 +71,11 @@ def part(
     for title in titles:
         own = found[title]
         if shown := own[max(0, start - before) : max(0, end - before)]:
-            groups.append(Group(title=title, count=len(own), rows=shown))
+            groups.append(RowGroup(title=title, count=len(own), rows=shown))
         before += len(own)
-    return Part(groups=groups, page=page, pages=pages, first=start + 1 if count else 0, last=end)
+    return TablePage(
+        groups=groups, page=page, pages=pages, first=start + 1 if count else 0, last=end
+    )
 
 
 def offered(values: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:

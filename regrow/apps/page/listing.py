@@ -11,7 +11,7 @@ from typing import get_args
 
 from regrow.apps.page.asked import ListQuery, Status
 from regrow.apps.page.experiment_state import Summary
-from regrow.apps.page.groups import Part, offered, part
+from regrow.apps.page.groups import TablePage, offered, part
 from regrow.show.views.summaries import UNKNOWN
 
 PER_PAGE = 100
@@ -32,7 +32,7 @@ class Listing:
 
     """
 
-    part: Part[Summary]
+    part: TablePage[Summary]
     matching: int
     tags: Sequence[tuple[str, str]]
     versions: Sequence[tuple[str, str]]

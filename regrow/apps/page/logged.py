@@ -25,7 +25,7 @@ KEPT = 256
 POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
-class Logged:
+class LoggedMedia:
     """Makes the part of a trial's page. Items never change, so texts and tables are read once."""
 
     def __init__(self) -> None:

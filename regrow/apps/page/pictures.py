@@ -26,7 +26,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class DrawnCurve:
     """A curve through points, None for no value: from each point's x on, its y, the last one until
     `end`; or `straight` from point to point, marked where it ends.
     """
@@ -62,7 +62,7 @@ def spark(points: Sequence[tuple[float, float]], end: float) -> dict[str, Any] |
     }
 
 
-def chart(curves: Sequence[Curve], across: str, up: str) -> dict[str, Any] | None:
+def chart(curves: Sequence[DrawnCurve], across: str, up: str) -> dict[str, Any] | None:
     """Place the curves on one pair of axes, coloured by position; None if none has a value.
 
     `across` and `up` name the axes.
@@ -129,7 +129,7 @@ def _label(value: float, among: Sequence[float], log: bool) -> str:
     return f"{0.0 if abs(value) < step / 1000 else value:.{digits}g}"
 
 
-def _runs(curve: Curve) -> list[list[Point]]:
+def _runs(curve: DrawnCurve) -> list[list[Point]]:
     """Return the thinned-out parts of the curve that have values; the last one until its end."""
     points = series.sample(curve.points, POINTS)
     runs: list[list[Point]] = [[]]

@@ -13,7 +13,7 @@ from regrow.search.history import History, TrialRecord
 from regrow.search.numbers import columned
 from regrow.show.report.report import duration
 from regrow.show.views import summaries
-from regrow.show.views.comparison import Row, leading
+from regrow.show.views.comparison import ComparisonRow, leading
 
 
 def compared(history: History, numbers: Sequence[int]) -> dict[str, Any]:
@@ -41,28 +41,32 @@ def compared(history: History, numbers: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _curve(trial: TrialRecord) -> pictures.Curve:
+def _curve(trial: TrialRecord) -> pictures.DrawnCurve:
     steps = enumerate(trial.values, start=1)
     points = [(float(step), value if math.isfinite(value) else None) for step, value in steps]
-    return pictures.Curve(
+    return pictures.DrawnCurve(
         label=f"trial {trial.number}", points=points, end=float(trial.step), straight=True
     )
 
 
-def _outcomes(history: History, found: Sequence[TrialRecord]) -> list[Row]:
+def _outcomes(history: History, found: Sequence[TrialRecord]) -> list[ComparisonRow]:
     values = [None if trial.best is None else trial.best[0] for trial in found]
     times = [trial.seconds for trial in found]
     rows = [
-        Row(
+        ComparisonRow(
             title=history.objective.name,
             cells=columned(values),
             best=leading(values, history.objective.mode),
         ),
-        Row(title="at step", cells=["" if t.best is None else str(t.best[1]) for t in found]),
-        Row(title="state", cells=[summaries.standing(trial) for trial in found]),
-        Row(title="steps", cells=[str(trial.step) for trial in found]),
-        Row(title="attempts", cells=[str(len(trial.attempts)) for trial in found]),
-        Row(title="time", cells=["" if one is None else duration(one) for one in times]),
-        Row(title="code", cells=[", ".join(summaries.versions(history, t)) for t in found]),
+        ComparisonRow(
+            title="at step", cells=["" if t.best is None else str(t.best[1]) for t in found]
+        ),
+        ComparisonRow(title="state", cells=[summaries.standing(trial) for trial in found]),
+        ComparisonRow(title="steps", cells=[str(trial.step) for trial in found]),
+        ComparisonRow(title="attempts", cells=[str(len(trial.attempts)) for trial in found]),
+        ComparisonRow(title="time", cells=["" if one is None else duration(one) for one in times]),
+        ComparisonRow(
+            title="code", cells=[", ".join(summaries.versions(history, t)) for t in found]
+        ),
     ]
     return [row for row in rows if any(row.cells)]

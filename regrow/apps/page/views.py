@@ -22,7 +22,7 @@ from regrow.show.report.report import duration, tiles
 from regrow.show.views import agents, machine_use, summaries
 from regrow.show.views.comparison import (
     ABSENT,
-    Row,
+    ComparisonRow,
     best_configuration,
     compare,
     configurations,
@@ -254,7 +254,7 @@ def comparison(
     ]
     for across, lines in ways:
         curves = [
-            pictures.Curve(
+            pictures.DrawnCurve(
                 label=c.label,
                 points=list(zip([x or 0.0 for x in xs], c.value, strict=True)),
                 end=end,
@@ -270,11 +270,11 @@ def comparison(
     }
 
 
-def _outcomes(view: dict[str, Any]) -> Iterator[Row]:
+def _outcomes(view: dict[str, Any]) -> Iterator[ComparisonRow]:
     return outcomes(view, title=f"best {view['metric']}", duration=duration, count=",")
 
 
-def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def cells(rows: Iterable[ComparisonRow]) -> list[dict[str, Any]]:
     """Return the rows of a table of outcomes: their titles, and (text, whether it is the best)."""
     return [
         {"title": row.title, "cells": [(cell, n in row.best) for n, cell in enumerate(row.cells)]}

@@ -16,12 +16,12 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from regrow.apps.serving import documented
 from regrow.apps.serving.batching import Overloaded
-from regrow.apps.serving.limits import Body, Counting, CountingRows, Full, Rooms, TooMuch
+from regrow.apps.serving.limits import Body, BudgetFull, CsvCounter, JsonCounter, Rooms, TooMuch
 from regrow.apps.serving.metrics import Counted
-from regrow.apps.serving.mlflow_model import PARQUET, Logged
-from regrow.apps.serving.models import Model, Models
+from regrow.apps.serving.mlflow_model import PARQUET, ServedMlflowModel
+from regrow.apps.serving.models import LoadedCheckpoint, Models
 from regrow.apps.serving.served import Served
-from regrow.infra.machine.guard import JSON, Guard, Rules, Token
+from regrow.infra.machine.guard import JSON, EntryGuard, Rules, Token
 from regrow.tasks.output.traces import in_a_line, user_trace
 
 MOST_ERRORS = 20
@@ -85,7 +85,7 @@ class Answers:
             open=OPEN,
             bodies=lambda path: (*JSON, *self.bodies) if path == self.path else JSON,
         )
-        made.add_middleware(Guard, entry=Token(secret), rules=rules)
+        made.add_middleware(EntryGuard, entry=Token(secret), rules=rules)
         return made
 
     @property
@@ -105,7 +105,7 @@ class Answers:
     async def predict(self, request: Request) -> Response:
         """Answer one input, or a list of inputs; the answer has the same form."""
         began = time.perf_counter()
-        model: Model | None = None
+        model: LoadedCheckpoint | None = None
         body = Body(self._rooms, self.kind.max_body, self._counting(request))
         try:
             await self._fill(body, request)
@@ -146,12 +146,12 @@ class Answers:
             raise Refusal(400, "the body ended early") from None
         except TooMuch as much:
             raise Refusal(413, str(much)) from None
-        except Full:
+        except BudgetFull:
             raise Refusal(503, "the requests that are under way hold too much already") from None
 
-    def _counting(self, request: Request) -> Counting | CountingRows | None:
+    def _counting(self, request: Request) -> JsonCounter | CsvCounter | None:
         """Return the counter for the values of a body; None: they are not counted."""
-        return Counting(self.kind.max_items)
+        return JsonCounter(self.kind.max_items)
 
     def _sample(self, body: bytearray) -> str | None:
         """Return the body to keep for the next warm-up, None if it is too large."""
@@ -202,7 +202,9 @@ class Answers:
             )
         return inputs, several
 
-    async def _computed(self, model: Model, inputs: list[Any], *, several: bool) -> Response:
+    async def _computed(
+        self, model: LoadedCheckpoint, inputs: list[Any], *, several: bool
+    ) -> Response:
         try:
             results = await model.batcher.ask(inputs)
         except Overloaded:
@@ -272,7 +274,7 @@ class Answers:
         )
 
 
-def _describe(model: Model) -> dict[str, Any]:
+def _describe(model: LoadedCheckpoint) -> dict[str, Any]:
     chosen = model.chosen
     return {
         "trial": chosen.trial,
@@ -321,11 +323,11 @@ class Invocations(Answers):
         }
         return {**routes, "/ping": self.readyz}
 
-    def _counting(self, request: Request) -> Counting | CountingRows | None:
+    def _counting(self, request: Request) -> JsonCounter | CsvCounter | None:
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
-        if kind == PARQUET:  # see Logged
+        if kind == PARQUET:  # see ServedMlflowModel
             return None
-        return (CountingRows if kind == "text/csv" else Counting)(self.kind.max_items)
+        return (CsvCounter if kind == "text/csv" else JsonCounter)(self.kind.max_items)
 
     def _sample(self, body: bytearray) -> str | None:
         return None
@@ -345,4 +347,6 @@ class Invocations(Answers):
 def answers(
     kind: type[Served], models: Models, metrics: Counted, experiment: str, gate: str = ""
 ) -> Answers:
-    return (Invocations if kind is Logged else Answers)(kind, models, metrics, experiment, gate)
+    return (Invocations if kind is ServedMlflowModel else Answers)(
+        kind, models, metrics, experiment, gate
+    )

@@ -24,7 +24,7 @@ LOOK_SECONDS = 1.0
 _LOG = logging.getLogger("regrow.apps.serving")
 
 
-class Counting(Replicated, Protocol):
+class CountingReplicas(Replicated, Protocol):
     """Receiver of models that counts their results. Implemented by `Replicas`."""
 
     def withdraw(self, role: Role) -> None:
@@ -44,7 +44,11 @@ class CanaryRollout:
     """
 
     def __init__(
-        self, replicas: Counting, canary: Canary, standing: ServingStatus, stop: threading.Event
+        self,
+        replicas: CountingReplicas,
+        canary: Canary,
+        standing: ServingStatus,
+        stop: threading.Event,
     ) -> None:
         self._replicas, self._canary, self._standing, self._stop = replicas, canary, standing, stop
         self._first = True

@@ -18,7 +18,6 @@ from msgspec import structs
 from regrow.apps.serving.messages import (
     MESSAGES,
     METRICS_FOLDER,
-    Answered,
     Ask,
     ChildCommand,
     ChildMessage,
@@ -26,6 +25,7 @@ from regrow.apps.serving.messages import (
     Loaded,
     Ready,
     Refused,
+    SampleAnswered,
     Setup,
     Wrong,
 )
@@ -101,12 +101,12 @@ class Child:
             return self.process.wait(1.0)  # its socket closes a moment before it is gone
         return None
 
-    def answered(self) -> Answered:
+    def answered(self) -> SampleAnswered:
         """Return what it has answered; nothing if it does not reply."""
         self.forget()
         self.say(Ask())
         reply = self.answer(SAMPLE_SECONDS)
-        return reply if isinstance(reply, Answered) else Answered()
+        return reply if isinstance(reply, SampleAnswered) else SampleAnswered()
 
 
 def ended(code: int) -> str:

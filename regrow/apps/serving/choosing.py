@@ -25,7 +25,7 @@ NO_MODEL = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CandidateCheckpoint:
     """A retained checkpoint and the objective at its step. `rank`: lower is better in any mode."""
 
     trial: int
@@ -51,7 +51,7 @@ class Candidate:
         )
 
 
-def candidates(history: History, trial: int | None = None) -> list[Candidate]:
+def candidates(history: History, trial: int | None = None) -> list[CandidateCheckpoint]:
     """Return the checkpoints that could be served, best first; `trial`: only of that trial, None:
     of all.
 
@@ -69,7 +69,7 @@ def candidates(history: History, trial: int | None = None) -> list[Candidate]:
     return sorted(found, key=lambda one: (one.rank, one.trial, one.step))
 
 
-def config_of(history: History, chosen: Candidate) -> dict[str, Any]:
+def config_of(history: History, chosen: CandidateCheckpoint) -> dict[str, Any]:
     """Return the configuration at a checkpoint's step, nested; it may have changed since."""
     nested: dict[str, Any] = history.spec.space.nest(history.path(chosen.trial, chosen.step)[-1])
     return nested
@@ -81,11 +81,13 @@ class Checkpoints:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def candidates(self, history: History, trial: int | None) -> list[Candidate]:
+    def candidates(self, history: History, trial: int | None) -> list[CandidateCheckpoint]:
         """Return the checkpoints that could be served, see `candidates`."""
         return candidates(history, trial)
 
-    def fetch(self, history: History, wanted: Sequence[Candidate], folder: Path) -> Restored:
+    def fetch(
+        self, history: History, wanted: Sequence[CandidateCheckpoint], folder: Path
+    ) -> Restored:
         """Restore the first of them that exists and is intact, as `folder`. Raises Unavailable and
         OSError if none can be fetched now.
 
@@ -102,7 +104,7 @@ class LoggedModels:
     def __init__(self, tracking_uri: str) -> None:
         self._tracking_uri = tracking_uri
 
-    def candidates(self, history: History, trial: int | None) -> list[Candidate]:
+    def candidates(self, history: History, trial: int | None) -> list[CandidateCheckpoint]:
         """See Checkpoints. A trial's best value counts, at whatever step its model was logged."""
         found = [
             _candidate(history, one, one.best[1], one.best[0], f"mlflow:{task_name(one.number)}")
@@ -111,7 +113,9 @@ class LoggedModels:
         ]
         return sorted(found, key=lambda one: (one.rank, one.trial))
 
-    def fetch(self, history: History, wanted: Sequence[Candidate], folder: Path) -> Restored:
+    def fetch(
+        self, history: History, wanted: Sequence[CandidateCheckpoint], folder: Path
+    ) -> Restored:
         """See Checkpoints."""
         from mlflow.exceptions import MlflowException
 
@@ -139,6 +143,8 @@ def _trials(history: History, trial: int | None) -> Sequence[TrialRecord]:
 
 def _candidate(
     history: History, trial: TrialRecord, step: int, value: float, manifest: str
-) -> Candidate:
+) -> CandidateCheckpoint:
     rank = history.objective.sign * value
-    return Candidate(trial=trial.number, step=step, value=value, rank=rank, manifest=manifest)
+    return CandidateCheckpoint(
+        trial=trial.number, step=step, value=value, rank=rank, manifest=manifest
+    )

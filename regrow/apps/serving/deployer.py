@@ -25,7 +25,6 @@ from msgspec import structs
 from regrow.apps.serving.line import begin
 from regrow.apps.serving.messages import (
     COMMANDS,
-    Answered,
     ChildCommand,
     Chosen,
     Loaded,
@@ -33,6 +32,7 @@ from regrow.apps.serving.messages import (
     Ready,
     Refused,
     Role,
+    SampleAnswered,
     Setup,
     Switch,
     Wrong,
@@ -184,7 +184,7 @@ def obey(line: JsonLines, deployment: Deployment) -> None:
         elif isinstance(order, Switch):
             line.send(Loaded(manifest=order.manifest))
         else:
-            line.send(Answered())
+            line.send(SampleAnswered())
     if told_to_end.is_set():
         deployment.end()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from regrow.apps.serving.choosing import Candidate, ModelSource, candidates
+from regrow.apps.serving.choosing import CandidateCheckpoint, ModelSource, candidates
 from regrow.apps.serving.gate import GateEvaluator
 from regrow.apps.serving.messages import Chosen, Refused, Role
 from regrow.apps.serving.status import ServingStatus
@@ -48,7 +48,7 @@ class Replicated(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ServeTarget:
     """What to serve in a role: the best checkpoint of one trial, or of all (`trial` None)."""
 
     role: Role
@@ -63,7 +63,7 @@ class Following:
     store: Store
     source: ModelSource
     replicas: Replicated
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[ServeTarget, ...]
     scratch: Path
     """Folder for checkpoints' files; removed with the server."""
     gate: Gate | None = None
@@ -122,7 +122,7 @@ class Following:
             ):
                 self._serve(wanted.role, better, stop)
 
-    def better(self, wanted: Wanted) -> list[Candidate]:
+    def better(self, wanted: ServeTarget) -> list[CandidateCheckpoint]:
         """Return the checkpoints that are better than the served one, best first."""
         rank = self._ranks.get(wanted.role)
         found = [
@@ -132,7 +132,9 @@ class Following:
         ]
         return found if self._passing is None else self._passed(found, self._passing)
 
-    def _passed(self, found: list[Candidate], passing: GateEvaluator) -> list[Candidate]:
+    def _passed(
+        self, found: list[CandidateCheckpoint], passing: GateEvaluator
+    ) -> list[CandidateCheckpoint]:
         """Return those that the gate accepts. A rejection of the best one is logged once."""
         passed = [one for one in found if passing.passes(one.trial, one.step)]
         if found and found[0] not in passed and found[0].manifest not in self._turned:
@@ -153,7 +155,7 @@ class Following:
             else ""
         )
 
-    def _serve(self, role: Role, better: list[Candidate], stop: threading.Event) -> None:
+    def _serve(self, role: Role, better: list[CandidateCheckpoint], stop: threading.Event) -> None:
         self._count += 1
         folder = self.scratch / f"{self._count}"
         restored = self.source.fetch(self.history, better, folder)

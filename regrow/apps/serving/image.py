@@ -14,7 +14,7 @@ from regrow.apps.serving.child import tried
 from regrow.apps.serving.choosing import candidates
 from regrow.apps.serving.image_server import CODE, KEPT, MODEL, ExportManifest, setup_of
 from regrow.apps.serving.messages import Chosen, Refused
-from regrow.apps.serving.needs import Needs
+from regrow.apps.serving.needs import ImageNeeds
 from regrow.infra.clusters import shipping
 from regrow.infra.log.reading import replayed
 from regrow.infra.state.places import Places
@@ -87,7 +87,7 @@ def write(places: Places, name: str, *, model: str, trial: int | None, folder: P
     return chosen
 
 
-def _needed(made: Path, code: Path) -> Needs:
+def _needed(made: Path, code: Path) -> ImageNeeds:
     """Find what the user's class imports, in a process that loads it from this folder."""
     with tempfile.TemporaryDirectory() as folder:
         needs_file = Path(folder) / "needs.json"
@@ -107,12 +107,12 @@ def _needed(made: Path, code: Path) -> Needs:
                 f"--model: the class did not load the checkpoint within {TRY_SECONDS:g} s"
             ) from None
         if done.returncode == 0 and needs_file.exists():
-            return msgspec.json.decode(needs_file.read_bytes(), type=Needs)
+            return msgspec.json.decode(needs_file.read_bytes(), type=ImageNeeds)
     last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
     raise UserCodeError(f"--model: the class does not load the checkpoint: {last[0]}", done.stderr)
 
 
-def _write_code(made: Path, needed: Needs, code: Path) -> None:
+def _write_code(made: Path, needed: ImageNeeds, code: Path) -> None:
     for file in needed.files:
         target = made / CODE / file
         target.parent.mkdir(parents=True, exist_ok=True)

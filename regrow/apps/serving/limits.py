@@ -28,7 +28,7 @@ class TooMuch(Exception):
     """The request exceeds a limit; the message names it."""
 
 
-class Counting:
+class JsonCounter:
     """Counts one JSON body, part by part. `items`: its size in numbers; a text or a list counts as
     one.
 
@@ -93,7 +93,7 @@ class Counting:
         self._digits = numbers[-1] if numbers and spaced[-1:] != b" " else 0
 
 
-class CountingRows:
+class CsvCounter:
     """Counts the fields of a CSV body; quotes are ignored."""
 
     def __init__(self, most_items: int) -> None:
@@ -106,7 +106,7 @@ class CountingRows:
             raise TooMuch(f"the body holds more than {self._most} values (max_items)")
 
 
-class Full(Exception):
+class BudgetFull(Exception):
     """Pending requests hold so much that another one cannot be accepted."""
 
 
@@ -119,7 +119,7 @@ class Room:
     def reserve(self, count: int) -> None:
         """Reserve an amount. Raises Full without reserving anything."""
         if self._held + count > self._most:
-            raise Full
+            raise BudgetFull
         self._held += count
 
     def release(self, count: int) -> None:
@@ -130,7 +130,7 @@ class Body:
     """What a request holds: its bytes until they are released, its values until it is answered."""
 
     def __init__(
-        self, rooms: Rooms, most_bytes: int, counting: Counting | CountingRows | None
+        self, rooms: Rooms, most_bytes: int, counting: JsonCounter | CsvCounter | None
     ) -> None:
         """Start with an empty body; `counting` None: only bytes are counted."""
         self.content = bytearray()

@@ -119,7 +119,7 @@ class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag="withdraw"):
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
-    """Request for what was answered so far (`Answered`)."""
+    """Request for what was answered so far (`SampleAnswered`)."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -152,7 +152,7 @@ class Refused(Wrong, frozen=True, kw_only=True, tag="refused"):
     manifest: str
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True, tag="answered"):
+class SampleAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="answered"):
     """What the process has answered.
 
     Attributes:
@@ -166,7 +166,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True, tag="answered"):
 
 
 ChildCommand = Setup | Chosen | Switch | Withdraw | Ask
-ChildMessage = Ready | Loaded | Refused | Wrong | Answered
+ChildMessage = Ready | Loaded | Refused | Wrong | SampleAnswered
 COMMANDS: msgspec.json.Decoder[ChildCommand] = msgspec.json.Decoder(ChildCommand)
 """Decodes what the supervisor sends."""
 MESSAGES: msgspec.json.Decoder[ChildMessage] = msgspec.json.Decoder(ChildMessage)

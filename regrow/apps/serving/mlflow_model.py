@@ -15,7 +15,7 @@ PARQUET = "application/vnd.apache.parquet"
 HTTP_413 = 413
 
 
-class Logged(Served):
+class ServedMlflowModel(Served):
     """Answers like `mlflow models serve` on `/invocations`."""
 
     class Input(BaseModel):
@@ -66,7 +66,7 @@ class Logged(Served):
         )
 
 
-def values_in(asked: Logged.Input) -> int:
+def values_in(asked: ServedMlflowModel.Input) -> int:
     """Count the values of a Parquet body, which its size does not show; 0 for all others."""
     if asked.content_type.partition(";")[0].strip() != PARQUET:
         return 0

@@ -12,7 +12,7 @@ from regrow.apps.serving.served import Served
 from regrow.apps.serving.users_class import Computing
 
 
-class Model:
+class LoadedCheckpoint:
     """A loaded checkpoint that answers requests."""
 
     def __init__(
@@ -36,23 +36,23 @@ class Models:
 
     def __init__(self, share: float = 0.0, chance: random.Random | None = None) -> None:
         self.share = share
-        self._serving: dict[Role, Model] = {}
-        self.next: dict[Role, Model] = {}
+        self._serving: dict[Role, LoadedCheckpoint] = {}
+        self.next: dict[Role, LoadedCheckpoint] = {}
         """Loaded models that wait until every other process has loaded them, too."""
         self._chance = chance or random.Random()  # noqa: S311 - which request the canary gets is not security-relevant
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
-    def main(self) -> Model | None:
+    def main(self) -> LoadedCheckpoint | None:
         """The main model; None before the first one."""
         return self._serving.get("main")
 
     @property
-    def canary(self) -> Model | None:
+    def canary(self) -> LoadedCheckpoint | None:
         """The canary; None for none."""
         return self._serving.get("canary")
 
-    def pick(self) -> Model | None:
+    def pick(self) -> LoadedCheckpoint | None:
         """Return the model for the next request; None if there is none.
 
         The choice is random: clients that alternate would otherwise always get the same model. The
@@ -77,13 +77,13 @@ class Models:
         """Return, by role, how many requests its model has answered, and failed at."""
         return {role: (model.answered, model.failed) for role, model in self._serving.items()}
 
-    def switch(self, role: Role, model: Model) -> None:
+    def switch(self, role: Role, model: LoadedCheckpoint) -> None:
         """Give new requests the model; pending requests finish on the previous one."""
         before = self._serving.get(role)
         self._serving[role] = model
         self._close(before)
 
-    def _close(self, model: Model | None) -> None:
+    def _close(self, model: LoadedCheckpoint | None) -> None:
         if model is None:
             return
         closing = asyncio.ensure_future(model.batcher.close())

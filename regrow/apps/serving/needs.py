@@ -19,7 +19,7 @@ from regrow.apps.serving.image_server import kept
 from regrow.apps.serving.users_class import Computing, example_of, found
 
 
-class Needs(msgspec.Struct, frozen=True, kw_only=True):
+class ImageNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """Requirements of the user's class. `distributions`: versions by name; `files`: relative to the
     folder of the user's code.
     """
@@ -28,7 +28,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str]
 
 
-def needs(code: Path) -> Needs:
+def needs(code: Path) -> ImageNeeds:
     """Collect the requirements of all imported modules. Files of a virtual environment within
     `code` are not the user's code.
     """
@@ -44,7 +44,7 @@ def needs(code: Path) -> Needs:
             files.add(str(path.relative_to(code)))
     known = metadata.packages_distributions()
     names = {one for top in tops for one in known.get(top, ())} - {"regrow"}
-    return Needs(
+    return ImageNeeds(
         distributions={name: metadata.version(name) for name in sorted(names, key=str.lower)},
         files=sorted(files),
     )

@@ -23,7 +23,7 @@ from ray.util import metrics
 from regrow.apps.serving.app import answers
 from regrow.apps.serving.messages import Chosen, Setup
 from regrow.apps.serving.metrics import INPUTS, SECONDS
-from regrow.apps.serving.models import Model, Models
+from regrow.apps.serving.models import LoadedCheckpoint, Models
 from regrow.apps.serving.users_class import Computing, example_of, found
 from regrow.infra.state.places import Places
 from regrow.tasks.checkpoint.saving import restore
@@ -63,7 +63,7 @@ class RayReplica:
                 continue
             computing = await asyncio.to_thread(self._loaded, chosen)
             self._models.switch(
-                chosen.role, Model(chosen, computing, self._kind, self._counted.batch)
+                chosen.role, LoadedCheckpoint(chosen, computing, self._kind, self._counted.batch)
             )
             self._answering[chosen.role] = chosen.experiment, chosen.manifest
 

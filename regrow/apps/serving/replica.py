@@ -23,17 +23,17 @@ from regrow.apps.serving.app import answers
 from regrow.apps.serving.line import begin
 from regrow.apps.serving.messages import (
     COMMANDS,
-    Answered,
     Chosen,
     Loaded,
     Ready,
     Refused,
+    SampleAnswered,
     Setup,
     Switch,
     Withdraw,
 )
 from regrow.apps.serving.metrics import Metrics
-from regrow.apps.serving.models import Model, Models
+from regrow.apps.serving.models import LoadedCheckpoint, Models
 from regrow.apps.serving.served import Served
 from regrow.apps.serving.users_class import Computing, example_of
 from regrow.infra.machine.http_server import Server
@@ -108,8 +108,8 @@ class Replica:
         background.start(self._obey, loop, end, name="orders")
         await server.serve(sockets)
 
-    def _model(self, chosen: Chosen, computing: Computing) -> Model:
-        return Model(chosen, computing, self.kind, self.metrics.batch)
+    def _model(self, chosen: Chosen, computing: Computing) -> LoadedCheckpoint:
+        return LoadedCheckpoint(chosen, computing, self.kind, self.metrics.batch)
 
     def _hold(self, chosen: Chosen, computing: Computing) -> None:
         self.models.next[chosen.role] = self._model(chosen, computing)
@@ -130,7 +130,9 @@ class Replica:
             elif isinstance(order, Withdraw):
                 loop.call_soon_threadsafe(self.models.withdraw, order.role)
             else:
-                self.line.send(Answered(sample=self.answers.sample, counts=self.models.counts()))
+                self.line.send(
+                    SampleAnswered(sample=self.answers.sample, counts=self.models.counts())
+                )
         loop.call_soon_threadsafe(end)  # the supervisor is gone
 
 

@@ -20,13 +20,13 @@ from msgspec import structs
 
 from regrow.apps.serving.child import Child, ended, tried
 from regrow.apps.serving.messages import (
-    Answered,
     ChildMessage,
     Chosen,
     Loaded,
     Ready,
     Refused,
     Role,
+    SampleAnswered,
     Setup,
     Switch,
     Withdraw,
@@ -177,7 +177,7 @@ class Replicas:
 
             def heard(word: ChildMessage, child: Child = child) -> None:
                 nonlocal ready
-                if isinstance(word, Loaded | Refused | Answered):
+                if isinstance(word, Loaded | Refused | SampleAnswered):
                     child.answers.put(word)
                 else:
                     ready = ready or isinstance(word, Ready)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regrow.apps.serving.choosing import Checkpoints, ModelSource
-from regrow.apps.serving.following import PROBLEMS, Following, Replicated, Wanted, polls, warn
+from regrow.apps.serving.following import PROBLEMS, Following, Replicated, ServeTarget, polls, warn
 from regrow.apps.serving.status import ServingStatus
 from regrow.infra.state.places import Places
 from regrow.search.history import History
@@ -29,7 +29,7 @@ _LOG = logging.getLogger("regrow.apps.serving")
 
 
 @dataclass(kw_only=True)
-class Series:
+class ExperimentSeries:
     """The experiments of the schedule `name`; one at a time is served."""
 
     name: str
@@ -95,7 +95,7 @@ class Series:
                 store=store,
                 source=self.source(store),
                 replicas=self.replicas,
-                wanted=(Wanted(role="main"),),
+                wanted=(ServeTarget(role="main"),),
                 scratch=scratch,
                 gate=self.gate,
                 standing=self.standing,

@@ -12,12 +12,12 @@ from typing import Any
 
 from regrow.apps.serving.canary_rollout import CanaryRollout
 from regrow.apps.serving.choosing import Checkpoints, LoggedModels, ModelSource
-from regrow.apps.serving.following import Following, Replicated, Wanted
+from regrow.apps.serving.following import Following, Replicated, ServeTarget
 from regrow.apps.serving.messages import OnRay, Setup
 from regrow.apps.serving.mlflow_model import MODEL
 from regrow.apps.serving.replicas import Replicas
 from regrow.apps.serving.running import LOOPBACK, Listeners, answer, token_in
-from regrow.apps.serving.series import Series
+from regrow.apps.serving.series import ExperimentSeries
 from regrow.apps.serving.status import ServingStatus
 from regrow.infra.machine.addresses import non_loopback
 from regrow.infra.state import served
@@ -119,9 +119,9 @@ def serve(places: Places, asked: ServeRequest, standing: ServingStatus | None = 
         share=asked.canary.share if asked.canary is not None else 0.0,
         gate="" if asked.gate is None else asked.gate.text,
     )
-    wanted = [Wanted(role="main", trial=asked.trial)]
+    wanted = [ServeTarget(role="main", trial=asked.trial)]
     if asked.canary is not None and asked.canary.trial is not None:
-        wanted.append(Wanted(role="canary", trial=asked.canary.trial))
+        wanted.append(ServeTarget(role="canary", trial=asked.canary.trial))
 
     def choose(replicas: Replicas, scratch: Path, stop: threading.Event) -> None:
         def source(of: Store) -> ModelSource:
@@ -137,9 +137,9 @@ def serve(places: Places, asked: ServeRequest, standing: ServingStatus | None = 
             "gate": asked.gate,
             "standing": standing,
         }
-        following: Following | Series
+        following: Following | ExperimentSeries
         if store is None:
-            following = Series(places=places, source=source, **shared)
+            following = ExperimentSeries(places=places, source=source, **shared)
         else:
             following = Following(store=store, source=source(store), wanted=tuple(wanted), **shared)
         if asked.follow:

@@ -16,7 +16,7 @@ from regrow.infra.machine.addresses import non_loopback
 from regrow.infra.prefect import home
 from regrow.infra.state import served
 from regrow.infra.state.places import Places
-from regrow.infra.state.served import Served
+from regrow.infra.state.served import ServeRecord
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
 from regrow.search.recurrence import experiments_of
@@ -82,7 +82,7 @@ def _written(
             yield f"serve: {name} is served no more, as it was left out"
         return
     code = str(Path(spec.working_dir or ".").resolve())
-    now = Served(
+    now = ServeRecord(
         name=name, folder=code, serve=spec.serve.to_json(), schedule=schedule, series=series
     )
     if now != before:

@@ -30,7 +30,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartRun:
     """Run the flow run now."""
 
     run: str
@@ -45,13 +45,13 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndRun:
     """Stop this running flow run; another one replaces it."""
 
     run: str
 
 
-Action = Start | Skip | End
+Action = StartRun | Skip | EndRun
 
 
 def plan(due: Sequence[Due], running: Collection[tuple[str, str | None]]) -> Iterator[Action]:
@@ -74,8 +74,8 @@ def plan(due: Sequence[Due], running: Collection[tuple[str, str | None]]) -> Ite
         elif one.schedule is None or one.schedule not in busy:
             if one.schedule is not None:
                 busy[one.schedule] = one.run
-            yield Start(one.run)
+            yield StartRun(one.run)
         elif one.by_the_clock and one.overlap == "skip":
             yield Skip(one.run, "the run of this schedule before it still continues")
         elif one.overlap == "replace" and busy[one.schedule] in going:
-            yield End(busy[one.schedule])
+            yield EndRun(busy[one.schedule])

@@ -36,7 +36,7 @@ def _always() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class StationPart:
     """A process of the station.
 
     Attributes:
@@ -79,7 +79,7 @@ def parts(
     environment: Mapping[str, str],
     numbers: Mapping[str, int],
     links: Mapping[str, str],
-) -> list[Part]:
+) -> list[StationPart]:
     """Return all parts but the Prefect server. `environment`: variables for all of them; `links`:
     addresses of the other pages, for the page.
     """
@@ -93,13 +93,13 @@ def parts(
     if own_ray := not os.environ.get("RAY_ADDRESS"):
         ready = (folder / "ray.json").exists
         command = _module("head", str(folder))
-        found.append(Part(name="ray", command=command, environment=base, ready=ready))
+        found.append(StationPart(name="ray", command=command, environment=base, ready=ready))
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         found.append(_mlflow(places, base, numbers["mlflow"], where))
         # the page links to its page
         shown |= passwords.make(places.services).mlflow_environment
     found += [
-        Part(
+        StationPart(
             name="worker",
             command=_module("worker", "--state", places.root),
             environment=base,
@@ -107,13 +107,13 @@ def parts(
             after=("ray",) if own_ray else (),
             grace=WORKER_SECONDS,
         ),
-        Part(
+        StationPart(
             name="page",
             command=page,
             environment={**base, **shown},
             ready=partial(responds, f"http://127.0.0.1:{numbers['page']}/health"),
         ),
-        Part(
+        StationPart(
             name="triggers",
             command=_module("triggers", "--state", places.root),
             environment=base,
@@ -121,14 +121,14 @@ def parts(
     ]
     if not os.environ.get(NO_KEEPER):
         keep = [sys.executable, "-I", "-S", keeper.__file__, str(folder / "station.lock"), *again]
-        found.append(Part(name="keeper", command=keep, environment=dict(os.environ)))
+        found.append(StationPart(name="keeper", command=keep, environment=dict(os.environ)))
     return found
 
 
-def servers(places: Places, environment: Mapping[str, str]) -> list[Part]:
+def servers(places: Places, environment: Mapping[str, str]) -> list[StationPart]:
     """Return the parts for the models that are to be served now."""
     return [
-        Part(
+        StationPart(
             name=f"{SERVER}{name}",
             command=_module("server", "--state", places.root, name),
             grace=SERVER_SECONDS,
@@ -143,12 +143,12 @@ def _listens(file: Path) -> Callable[[], bool]:
     return lambda: bool(status.read(file).url)
 
 
-def _mlflow(places: Places, base: Mapping[str, str], port: int, where: str | None) -> Part:
+def _mlflow(places: Places, base: Mapping[str, str], port: int, where: str | None) -> StationPart:
     command, own = server_command(
         places.mlflow_uri, places.mlflow_artifacts, services=places.services, port=port, host=where
     )
     ready = partial(responds, f"http://127.0.0.1:{port}/health")
-    return Part(name="mlflow", command=command, environment={**base, **own}, ready=ready)
+    return StationPart(name="mlflow", command=command, environment={**base, **own}, ready=ready)
 
 
 def _module(name: str, *arguments: str) -> list[str]:

@@ -17,7 +17,7 @@ from regrow.apps.serving.status import ServingStatus
 from regrow.infra.machine.addresses import non_loopback
 from regrow.infra.state import served
 from regrow.infra.state.places import Places
-from regrow.infra.state.served import Served
+from regrow.infra.state.served import ServeRecord
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.output.traces import one_line
@@ -55,7 +55,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _asked(order: Served, last: int) -> ServeRequest:
+def _asked(order: ServeRecord, last: int) -> ServeRequest:
     """Return the arguments that `regrow serve` would get. `last`: port of the previous server, 0
     for none. Raises UserError if the settings cannot be used.
     """
@@ -93,7 +93,7 @@ def _free(port: int, host: str | None) -> int:
     return port
 
 
-def _end_with_order(places: Places, order: Served) -> None:
+def _end_with_order(places: Places, order: ServeRecord) -> None:
     """Shut down gracefully once its settings are changed or removed (in a thread)."""
     while served.read(places, order.name) == order:
         time.sleep(LOOK_SECONDS)

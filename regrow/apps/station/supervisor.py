@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from regrow.apps.station.parts import SERVER, Part, host, parts, ports, servers
+from regrow.apps.station.parts import SERVER, StationPart, host, parts, ports, servers
 from regrow.infra.local import s3_server
 from regrow.infra.machine import addresses, locks, private_files
 from regrow.infra.machine.private_files import read_record
@@ -46,10 +46,10 @@ LOG_BYTES = 20_000_000
 
 
 @dataclass
-class Running:
+class RunningPart:
     """A part that the supervisor runs."""
 
-    part: Part
+    part: StationPart
     folder: Path
     process: Supervised | None = None
     """None while it waits for its start."""
@@ -115,7 +115,7 @@ class Supervisor:
     def __init__(self, places: Places) -> None:
         self._places, self._folder = places, record.folder_of(places)
         self._ended = threading.Event()
-        self._running: list[Running] = []
+        self._running: list[RunningPart] = []
         self._environment: Mapping[str, str] = {}
         """Variables of the Prefect server, for each part."""
 
@@ -155,7 +155,7 @@ class Supervisor:
         self._environment = server.environment()
         fixed = parts(self._places, self._environment, numbers, {**pages, "prefect": shown})
         for part in (*fixed, *servers(self._places, self._environment)):
-            self._running.append(Running(part, self._folder))
+            self._running.append(RunningPart(part, self._folder))
             self._running[-1].adopt(known.get(part.name, {}))
         record.write(
             self._folder / "parts.json", {one.part.name: _describe(one) for one in self._running}
@@ -197,7 +197,7 @@ class Supervisor:
         wanted = {part.name: part for part in servers(self._places, self._environment)}
         running_names = {running.part.name for running in self._running}
         self._running += [
-            Running(part, self._folder)
+            RunningPart(part, self._folder)
             for name, part in wanted.items()
             if name not in running_names
         ]
@@ -215,7 +215,7 @@ class Supervisor:
                     served.standing(self._places, name).unlink(missing_ok=True)
                 running.asked = written
 
-    def _see_to(self, running: Running) -> None:
+    def _see_to(self, running: RunningPart) -> None:
         if running.alive:
             running.steady = running.steady or running.part.ready()
         elif running.process is not None:
@@ -229,7 +229,7 @@ class Supervisor:
         )
 
 
-def _describe(running: Running) -> dict[str, object]:
+def _describe(running: RunningPart) -> dict[str, object]:
     process = running.process
     state = "waiting" if process is None else "running" if running.steady else "starting"
     return {

@@ -35,7 +35,7 @@ from prefect.states import Cancelled, Cancelling, Failed
 
 from regrow.apps.station import auto_restart
 from regrow.apps.station.auto_restart import HEARTBEAT_SECONDS
-from regrow.apps.station.due_runs import Action, Due, End, Overlap, Skip, Start, plan
+from regrow.apps.station.due_runs import Action, Due, EndRun, Overlap, Skip, StartRun, plan
 from regrow.apps.station.orders import hand_over
 from regrow.apps.station.triggers.tries import TRIES, Tries, Trouble, reason
 from regrow.flows import crash_report
@@ -214,13 +214,13 @@ class Worker:
 
     def _do(self, client: SyncPrefectClient, action: Action, found: Mapping[str, FlowRun]) -> None:
         match action:
-            case Start(run):
+            case StartRun(run):
                 self._start(client, found[run])
             case Skip(run, why):
                 client.set_flow_run_state(
                     UUID(run), Cancelled(name="Skipped", message=why), force=True
                 )
-            case End(run):
+            case EndRun(run):
                 why = "a later run of its schedule takes its place"
                 client.set_flow_run_state(UUID(run), Cancelling(message=why), force=True)
 

@@ -24,7 +24,7 @@ from regrow.search.spec.keys import UNLIMITED
 from regrow.tasks.checkpoint.writer import CheckpointWriter
 from regrow.tasks.media.writer import MediaWriter
 from regrow.tasks.ports.messages import Arrival, Assignment, Job
-from regrow.tasks.ports.ranks import Verdict
+from regrow.tasks.ports.ranks import AttemptVerdict
 from regrow.tasks.process import temporary
 from regrow.tasks.trial.reporter import Reporter
 from regrow.tasks.trial.trial import Trial as OurTrial
@@ -84,12 +84,12 @@ class AskedTrial:
             case TrialState.COMPLETE:
                 assert values is not None
                 ours.conclude({name: finite(value) for name, value in values.items()})
-                end = Verdict(outcome="done", cause="", message="")
+                end = AttemptVerdict(outcome="done", cause="", message="")
             case TrialState.PRUNED:
-                end = Verdict(outcome="stopped", cause="", message=message)
+                end = AttemptVerdict(outcome="stopped", cause="", message=message)
             case _:
                 ours.note({CAUGHT: EXPECTED})
-                end = Verdict(message=message)
+                end = AttemptVerdict(message=message)
         self._writer.drain()
         self._ended.close()
         self._reporter.flush(ended=self._reporter.ended(end))

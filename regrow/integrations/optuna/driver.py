@@ -32,7 +32,7 @@ def in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-class Remote:
+class DriverProcess:
     """The session's coordinator: an actor, or the process that has its handle."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Remote:
 class Apart:
     """Runs a session in a process of its own. `coordinator`: reached during the session."""
 
-    def __init__(self, coordinator: Remote) -> None:
+    def __init__(self, coordinator: DriverProcess) -> None:
         self._coordinator = coordinator
 
     def run(
@@ -137,7 +137,7 @@ def main() -> int:
     from regrow.experiment import run_session
 
     (request,) = json.loads(sys.stdin.readline())
-    coordinator = Remote()
+    coordinator = DriverProcess()
 
     def listen() -> None:
         for line in sys.stdin:

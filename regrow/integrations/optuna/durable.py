@@ -104,7 +104,7 @@ class Study(TheirStudy):
             )
         super().__setattr__(name, value)
 
-    def load(self, history: History) -> None:
+    def take(self, history: History) -> None:
         """Load the trials and the attributes."""
         self._mirror.replace_all(Trials(history, self.store))
         self._history = history
@@ -480,7 +480,7 @@ class StudyOfTrial:
             raise KeyError(f"there is no study {self.name!r} in {self.root}")
         mirror = Mirror(self.name, directions_of(history))
         study = Study(self.name, places, mirror, None, None, stored=history.spec)
-        study.load(history)
+        study.take(history)
         return study, history, follower
 
 

@@ -19,7 +19,7 @@ from regrow.infra.log.follower import Follower
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state.places import Places
-from regrow.integrations.optuna.driver import Apart, Remote, in_main_thread
+from regrow.integrations.optuna.driver import Apart, DriverProcess, in_main_thread
 from regrow.integrations.optuna.mirror import Mirror
 from regrow.integrations.optuna.objective import Objective
 from regrow.integrations.optuna.trials import Trials
@@ -47,7 +47,7 @@ class Follow:
     ) -> None:
         """`hold`: after which ends of trials the next decision waits for the callbacks."""
         self._store, self._callbacks, self._timeout = store, callbacks, timeout
-        self._hold, self._coordinator = hold, Remote()
+        self._hold, self._coordinator = hold, DriverProcess()
         self._log = get_logger("optuna.study")
         self._history = History()
         self._ends = False

@@ -62,10 +62,10 @@ class OwnSampler:
         found = self.sampler
         if isinstance(found, bytes):
             found = pickle.loads(found)  # noqa: S301 - a part of the study's own objective
-        return Answering(found, Places(root=self.root).store(self.name), self.name)
+        return AnsweringSampler(found, Places(root=self.root).store(self.name), self.name)
 
 
-class Answering:
+class AnsweringSampler:
     """The study as the sampler sees it, in its process."""
 
     def __init__(self, sampler: BaseSampler, store: Store, name: str) -> None:

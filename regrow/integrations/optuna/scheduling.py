@@ -19,7 +19,7 @@ _OURS = ("NopPruner", "SuccessiveHalvingPruner", "HyperbandPruner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class PrunerSchedule:
     """A schedule of the specification. `first`: the step that counts as the first one; `max_steps`:
     the step at which a trial ends, None for none; `asked`: whether trials ask the pruner.
     """
@@ -30,20 +30,20 @@ class Schedule:
     asks_pruner: bool = False
 
 
-def schedule(pruner: pruners.BasePruner) -> Schedule:
+def schedule(pruner: pruners.BasePruner) -> PrunerSchedule:
     """Return the schedule that corresponds to a pruner. Raises UserError for an unsupported one."""
     name = type(pruner).__name__
     if type(pruner) is not getattr(pruners, name, None) or name not in _OURS:
-        return Schedule(form="fifo", asks_pruner=True)
+        return PrunerSchedule(form="fifo", asks_pruner=True)
     given = {option: value for option, (_, value) in options(pruner).items()}
     match name:
         case "NopPruner":
-            return Schedule(form="fifo")
+            return PrunerSchedule(form="fifo")
         case "SuccessiveHalvingPruner":
             factor = given["reduction_factor"]
             grace = (given["min_resource"] or 1) * factor ** given["min_early_stopping_rate"]
             _no_bootstrap(name, given)
-            return Schedule(
+            return PrunerSchedule(
                 form={"asha": {"grace_period": grace, "reduction_factor": factor}},
                 first=1,
                 max_steps=MOST,
@@ -60,8 +60,8 @@ def schedule(pruner: pruners.BasePruner) -> Schedule:
                 "grace_period": given["min_resource"],
                 "reduction_factor": given["reduction_factor"],
             }
-            return Schedule(form={"async_hyperband": halving}, first=1, max_steps=most)
-    return Schedule(form="fifo", asks_pruner=True)
+            return PrunerSchedule(form={"async_hyperband": halving}, first=1, max_steps=most)
+    return PrunerSchedule(form="fifo", asks_pruner=True)
 
 
 def keeps_schedule(spec: Spec, *, given: bool) -> bool:
@@ -73,12 +73,12 @@ def keeps_schedule(spec: Spec, *, given: bool) -> bool:
     return name in ("median", "percentile") or (not given and name != "fifo")
 
 
-def stored_schedule(spec: Spec) -> Schedule:
+def stored_schedule(spec: Spec) -> PrunerSchedule:
     """Return the schedule of an existing study."""
     form: Any = spec.to_json()["schedule"]
     clock = spec.step_metric
     first = 0 if clock is None else clock.first
-    return Schedule(form=form, first=first, max_steps=spec.max_steps)
+    return PrunerSchedule(form=form, first=first, max_steps=spec.max_steps)
 
 
 def _no_bootstrap(name: str, given: dict[str, Any]) -> None:

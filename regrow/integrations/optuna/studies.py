@@ -121,7 +121,7 @@ def _made(
         storage=theirs,
     )
     if history is not None:
-        study.load(history)
+        study.take(history)
     else:
         study.begin()
     study.take_over()

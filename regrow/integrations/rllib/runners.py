@@ -46,7 +46,7 @@ def play(runner: Any, steps: int, seconds: float = PLAYED_SECONDS) -> None:
         raise of_the_environment(error) from None
 
 
-class Absence:
+class EnvRunnerWatch:
     """Detects iterations in which nothing was played: RLlib counts those, too, until lost env
     runners are back.
 

@@ -12,7 +12,7 @@ from typing import Any
 from regrow.integrations.rllib import checkpoint, private, settings
 from regrow.integrations.rllib.metrics import EPISODIC, Result, measured, will_not_be
 from regrow.integrations.rllib.reading import frugal, in_the_trials_room
-from regrow.integrations.rllib.runners import Absence
+from regrow.integrations.rllib.runners import EnvRunnerWatch
 from regrow.integrations.rllib.users_code import called, configures
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.messages import Job
@@ -105,7 +105,7 @@ class _Training:
 
     def _iteration(self) -> Result:
         """Run iterations until something was played: no other counts as a step."""
-        absence = Absence(self._algorithm, self._env_steps)
+        absence = EnvRunnerWatch(self._algorithm, self._env_steps)
         while True:
             try:
                 result: Result = self._algorithm.train()

@@ -56,7 +56,7 @@ def write(state: Mapping[str, Any], folder: Path) -> None:
         ) from None
 
 
-class Saved:
+class CheckpointFolder:
     """A checkpoint's folder with the files of all ranks. Raises UserError if it is not whole."""
 
     def __init__(self, folder: Path) -> None:

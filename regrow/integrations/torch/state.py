@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.optim import Optimizer
 
 from regrow.integrations.torch import generators, group, optimizers
-from regrow.integrations.torch.files import Saved, write
+from regrow.integrations.torch.files import CheckpointFolder, write
 from regrow.integrations.torch.plain import check, plain, restored
 from regrow.tasks.errors import UserError
 
@@ -119,7 +119,7 @@ class State:
         and for parts that are missing or have other shapes.
         """
         here = group.world()
-        saved = Saved(Path(folder))
+        saved = CheckpointFolder(Path(folder))
         if ABOUT not in saved.keys:
             raise UserError(
                 f"rg.torch.State: the checkpoint in {folder} was not saved by rg.torch.State"
@@ -182,7 +182,7 @@ class State:
         return several
 
 
-def _fitting(name: str, values: dict[str, Any], saved: Saved) -> dict[str, torch.Tensor]:
+def _fitting(name: str, values: dict[str, Any], saved: CheckpointFolder) -> dict[str, torch.Tensor]:
     """Return a model's tensors by their keys; UserError if some are missing or of another size."""
     tensors = {f"{name}.{k}": v for k, v in values.items() if isinstance(v, torch.Tensor)}
     saved_keys = {key for key in saved.keys if key.startswith(f"{name}.")}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regrow.integrations.torch.files import Saved
+from regrow.integrations.torch.files import CheckpointFolder
 from regrow.integrations.torch.optimizers import PACKED, numbered
 from regrow.integrations.torch.plain import restored
 from regrow.integrations.torch.state import ABOUT, OBJECTS
@@ -27,7 +27,7 @@ def export(folder: Path | str, file: Path | str) -> list[str]:
 
 
 def _state_dicts(folder: Path) -> dict[str, Any]:
-    saved = Saved(folder)
+    saved = CheckpointFolder(folder)
     if ABOUT not in saved.keys:
         raise UserError(f"rg.torch: the checkpoint in {folder} was not saved by rg.torch.State")
     (about,) = saved.objects(ABOUT)

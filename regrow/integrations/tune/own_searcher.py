@@ -49,7 +49,7 @@ class OwnSearcher:
     def external(self, name: str) -> External:
         """Return it as the coordinator of the experiment `name` has it."""
         searcher = pickle.loads(self.pickled)  # noqa: S301 - a part of the experiment's own trainable
-        return Answering(searcher, Places.at(self.root).store(name), name)
+        return AnsweringSearcher(searcher, Places.at(self.root).store(name), name)
 
 
 def prepared(
@@ -81,7 +81,7 @@ def prepared(
     return data
 
 
-class Answering:
+class AnsweringSearcher:
     """The searcher in its process."""
 
     def __init__(self, searcher: Any, store: Store, name: str) -> None:

@@ -1,8 +1,8 @@
 """Reads the results that trials reported from the log, in the form in which Ray Tune writes them.
 
-`Reports` reads; `Folders` writes `params.json`, `params.pkl`, `result.json` and `progress.csv` of a
-trial into a folder of its own in the experiment's state. These are views: each can be made again
-from the log, and nothing of ours reads them.
+`TuneReports` reads; `Folders` writes `params.json`, `params.pkl`, `result.json` and `progress.csv`
+of a trial into a folder of its own in the experiment's state. These are views: each can be made
+again from the log, and nothing of ours reads them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ trial's when its `path` is asked for.
 """
 
 
-class Reports:
+class TuneReports:
     """The reports of all trials that count. One pass over the log at the first use."""
 
     def __init__(self, log: Log) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.private import TRIAL_INDEX, default_storage
-from regrow.integrations.tune.reports import EAGER, Folders, Reports
+from regrow.integrations.tune.reports import EAGER, Folders, TuneReports
 from regrow.integrations.tune.session import FILES, ITERATION, flat, nested
 from regrow.integrations.tune.templates import Suggested, render
 from regrow.records import TrialResult
@@ -41,7 +41,7 @@ class Result:
     metrics_dataframe, checkpoint, best_checkpoints.
     """
 
-    def __init__(self, log: Log, trial: TrialResult, template: Any, reports: Reports) -> None:
+    def __init__(self, log: Log, trial: TrialResult, template: Any, reports: TuneReports) -> None:
         self._log, self._trial, self.state = log, trial, trial.state
         self._reports = reports
         self.trial_id = f"{log.name}_{trial.number:05d}"
@@ -193,7 +193,7 @@ class ResultGrid:
         if found is not None:
             self._metric, self._mode = found.metric, found.mode
             template = found.trainable.template
-        reports = Reports(log)
+        reports = TuneReports(log)
         self._results = [Result(log, trial, template, reports) for trial in log.trials]
 
     @classmethod

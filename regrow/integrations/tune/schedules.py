@@ -14,7 +14,7 @@ ITERATION = "training_iteration"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduling:
+class TranslatedScheduler:
     """The translation of a Tune scheduler.
 
     Attributes:
@@ -36,24 +36,24 @@ class Scheduling:
     own: Any = None
 
 
-def scheduling(scheduler: Any, say: Callable[[str], None]) -> Scheduling:
+def scheduling(scheduler: Any, say: Callable[[str], None]) -> TranslatedScheduler:
     """Translate a scheduler; None: none. Raises SpecError for one without a counterpart."""
     if scheduler is None:
-        return Scheduling()
+        return TranslatedScheduler()
     if isinstance(scheduler, str):
         from ray.tune import create_scheduler
 
         scheduler = recorded(create_scheduler)(scheduler)
     name = type(scheduler).__name__
     if name == "FIFOScheduler":
-        return Scheduling()
+        return TranslatedScheduler()
     make = _MAKE.get(name)
     if make is None and is_users(scheduler):
         say(
             f"scheduler: {name} decides in the script's process, up to a second after each report;"
             " STOP is carried out, and anything else continues the trial"
         )
-        return Scheduling(own=scheduler)
+        return TranslatedScheduler(own=scheduler)
     if make is None:
         raise SpecError("scheduler", name, "has no counterpart", f"take one of {', '.join(_MAKE)}")
     given = given_to(scheduler)
@@ -63,7 +63,7 @@ def scheduling(scheduler: Any, say: Callable[[str], None]) -> Scheduling:
     return found
 
 
-def _asha(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:
+def _asha(given: Mapping[str, Any], say: Callable[[str], None]) -> TranslatedScheduler:
     factor = _whole("reduction_factor", given["reduction_factor"], say)
     options = {"grace_period": max(1, int(given["grace_period"])), "reduction_factor": factor}
     brackets = given["brackets"]
@@ -73,12 +73,12 @@ def _asha(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:
     return _timed(given, schedule, most=int(given["max_t"]))
 
 
-def _hyperband(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:
+def _hyperband(given: Mapping[str, Any], say: Callable[[str], None]) -> TranslatedScheduler:
     factor = _whole("reduction_factor", given["reduction_factor"], say)
     return _timed(given, {"hyperband": {"reduction_factor": factor}}, most=int(given["max_t"]))
 
 
-def _median(given: Mapping[str, Any], _say: Callable[[str], None]) -> Scheduling:
+def _median(given: Mapping[str, Any], _say: Callable[[str], None]) -> TranslatedScheduler:
     options = {
         "grace_period": max(1, int(given["grace_period"])),
         "min_samples_required": given["min_samples_required"],
@@ -87,7 +87,7 @@ def _median(given: Mapping[str, Any], _say: Callable[[str], None]) -> Scheduling
     return _timed(given, {"median": options})
 
 
-def _population(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:
+def _population(given: Mapping[str, Any], say: Callable[[str], None]) -> TranslatedScheduler:
     options = {
         "perturbation_interval": max(1, int(given["perturbation_interval"])),
         "quantile_fraction": given["quantile_fraction"],
@@ -107,7 +107,7 @@ def _population(given: Mapping[str, Any], say: Callable[[str], None]) -> Schedul
     )
 
 
-def _bandits(given: Mapping[str, Any], _say: Callable[[str], None]) -> Scheduling:
+def _bandits(given: Mapping[str, Any], _say: Callable[[str], None]) -> TranslatedScheduler:
     options = {
         "perturbation_interval": max(1, int(given["perturbation_interval"])),
         "quantile_fraction": given["quantile_fraction"],
@@ -129,7 +129,7 @@ def _ranges(bounds: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _changing(given: Mapping[str, Any], say: Callable[[str], None]) -> Scheduling:
+def _changing(given: Mapping[str, Any], say: Callable[[str], None]) -> TranslatedScheduler:
     inner = scheduling(given["base_scheduler"], say)
     given.get("resources_allocation_function")  # which the line below is about
     say(
@@ -139,9 +139,11 @@ def _changing(given: Mapping[str, Any], say: Callable[[str], None]) -> Schedulin
     return inner
 
 
-def _timed(given: Mapping[str, Any], schedule: str | dict[str, Any], **more: Any) -> Scheduling:
+def _timed(
+    given: Mapping[str, Any], schedule: str | dict[str, Any], **more: Any
+) -> TranslatedScheduler:
     clock = given.get("time_attr", ITERATION)
-    return Scheduling(
+    return TranslatedScheduler(
         schedule=schedule,
         clock=None if clock == ITERATION else clock,
         metric=given.get("metric"),
@@ -158,7 +160,7 @@ def _whole(key: str, value: float, say: Callable[[str], None]) -> int:
     return whole
 
 
-_MAKE: Mapping[str, Callable[[Mapping[str, Any], Callable[[str], None]], Scheduling]] = {
+_MAKE: Mapping[str, Callable[[Mapping[str, Any], Callable[[str], None]], TranslatedScheduler]] = {
     "AsyncHyperBandScheduler": _asha,
     "HyperBandScheduler": _hyperband,
     "HyperBandForBOHB": _hyperband,

@@ -17,7 +17,7 @@ from regrow.integrations.tune.private import check_version
 from regrow.integrations.tune.recorded import recording
 from regrow.integrations.tune.results import ResultGrid
 from regrow.integrations.tune.tuner import (
-    Session,
+    ScriptSession,
     Tuner,
     register_trainable,
     run,
@@ -71,7 +71,7 @@ def run_script(
     if wrong := refused(script):
         raise UserError(f"{script} cannot run here:\n" + "\n".join(wrong))
     replaced = _Replaced()
-    Tuner.session = Session(
+    Tuner.session = ScriptSession(
         name=name,
         state=state,
         quiet=quiet,

@@ -152,7 +152,7 @@ def trial_info(
     )
 
 
-class Session:
+class TrialSession:
     """Replaces Ray's session for a function that is a trial."""
 
     def __init__(self, reporting: Reporting, info: SimpleNamespace, folder: str) -> None:

@@ -18,7 +18,7 @@ _OWN = ("config", "trial_id", "done", "time_total_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopping:
+class StopConditions:
     """The translation of `stop`.
 
     Attributes:
@@ -37,16 +37,16 @@ class Stopping:
     named: bool = False
 
 
-def stopping(stop: Any) -> Stopping:
+def stopping(stop: Any) -> StopConditions:
     """Translate `RunConfig(stop=...)`: a map, a function or Stoppers. Raises SpecError."""
     from ray.tune import Stopper
     from ray.tune.stopper import MaximumIterationStopper, TimeoutStopper
 
     if stop is None:
-        return Stopping(trial=_Any(()))
+        return StopConditions(trial=_Any(()))
     if isinstance(stop, Mapping):
         steps = stop.get(ITERATION)
-        return Stopping(
+        return StopConditions(
             trial=_Reached(dict(stop)),
             steps=None if steps is None else int(steps),
             named=not set(stop) <= {ITERATION, "time_total_s"},
@@ -60,9 +60,9 @@ def stopping(stop: Any) -> Stopping:
             hint = "give Stoppers, a map or a function"
             raise SpecError("stop", repr(stop), "holds something that is no Stopper", hint)
         whole = tuple(one for one in others if not isinstance(one, MaximumIterationStopper))
-        return Stopping(trial=_Any(others), seconds=min(timeouts, default=None), whole=whole)
+        return StopConditions(trial=_Any(others), seconds=min(timeouts, default=None), whole=whole)
     if callable(stop):
-        return Stopping(trial=_Any((stop,)))
+        return StopConditions(trial=_Any((stop,)))
     raise SpecError(
         "stop", repr(stop), "is no map, function or Stopper", "write {'training_iteration': 10}"
     )

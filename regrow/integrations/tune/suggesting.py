@@ -19,7 +19,7 @@ from optuna.distributions import (
 from regrow.tasks.trial.trial import Trial
 
 
-class Suggesting:
+class SuggestingTrial:
     """See `optuna.trial.Trial`. `params`: the values so far."""
 
     def __init__(self, trial: Trial) -> None:
@@ -54,6 +54,6 @@ class Suggesting:
 
 def suggested(define: Callable[[Any], dict[str, Any] | None], trial: Trial) -> dict[str, Any]:
     """Return the values that the function asks for, and the constants that it returns."""
-    asking = Suggesting(trial)
+    asking = SuggestingTrial(trial)
     constants = define(asking)
     return {**asking.params, **(constants or {})}

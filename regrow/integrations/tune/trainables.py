@@ -13,7 +13,7 @@ from typing import Any
 
 from regrow.integrations.tune.own_searcher import OwnSearcher
 from regrow.integrations.tune.private import TRIAL_INDEX
-from regrow.integrations.tune.session import ANONYMOUS, Reporting, Session, trial_info
+from regrow.integrations.tune.session import ANONYMOUS, Reporting, TrialSession, trial_info
 from regrow.integrations.tune.templates import Suggested, render
 from regrow.search.samplers.external import External
 from regrow.tasks.process import temporary
@@ -77,10 +77,12 @@ class Trainable:
                 _run_class(self.theirs, config, reporting, info)
             else:
                 kept = folder if self.root is None else _kept(self.root, self.experiment, info.name)
-                _run_function(self.theirs, config, Session(reporting, info, kept))
+                _run_function(self.theirs, config, TrialSession(reporting, info, kept))
 
 
-def _run_function(function: Callable[..., Any], config: dict[str, Any], session: Session) -> None:
+def _run_function(
+    function: Callable[..., Any], config: dict[str, Any], session: TrialSession
+) -> None:
     from regrow.integrations.tune.private import in_session
 
     with in_session(session):

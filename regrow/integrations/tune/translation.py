@@ -18,10 +18,10 @@ from regrow.integrations.tune.own_searcher import prepared as own_searcher
 from regrow.integrations.tune.population import changeable, first_points, with_mutations
 from regrow.integrations.tune.recorded import storage_path
 from regrow.integrations.tune.resources import bundle, resources
-from regrow.integrations.tune.schedules import ITERATION, Scheduling, scheduling
+from regrow.integrations.tune.schedules import ITERATION, TranslatedScheduler, scheduling
 from regrow.integrations.tune.searchers import Searching, searching
 from regrow.integrations.tune.space import NOTHING, Translated, translate
-from regrow.integrations.tune.stopping import Stopping, stopping
+from regrow.integrations.tune.stopping import StopConditions, stopping
 from regrow.integrations.tune.templates import Suggested, render
 from regrow.integrations.tune.trainables import CHDIR, Trainable
 from regrow.search.errors import SpecError
@@ -60,7 +60,7 @@ class Translation:
         metric: as the script set it, None if not.
         mode: as the script set it, None if not.
         said: what is translated inexactly, a line each.
-        scheduler: of the user's class, see Scheduling; None for none.
+        scheduler: of the user's class, see TranslatedScheduler; None for none.
         raises: whether the first failure is raised.
 
     """
@@ -69,7 +69,7 @@ class Translation:
     options: dict[str, Any]
     metric: Any
     mode: Any
-    stopping: Stopping
+    stopping: StopConditions
     notes: list[str] = field(default_factory=list)
     scheduler: Any = None
     raises: bool = False
@@ -179,7 +179,7 @@ def _space(
     arguments: TuneArguments,
     config: Arguments,
     search: Searching,
-    schedule: Scheduling,
+    schedule: TranslatedScheduler,
     notes: list[str],
 ) -> tuple[Translated, int, list[dict[str, Any]]]:
     """Return the space including mutated parameters; the number of configurations, samples times
@@ -239,7 +239,9 @@ def _point(whole: Space, point: Mapping[str, Any], number: int, seed: int) -> di
     return drawn(whole, number, seed + number, known)
 
 
-def _ending(config: Any, schedule: Scheduling, stop: Stopping, fast: object) -> dict[str, Any]:
+def _ending(
+    config: Any, schedule: TranslatedScheduler, stop: StopConditions, fast: object
+) -> dict[str, Any]:
     """Return when trials and the experiment end. With a clock, the trial's stop limits steps.
     `fast`: whether the first failure is the end.
     """
@@ -258,7 +260,7 @@ def _ending(config: Any, schedule: Scheduling, stop: Stopping, fast: object) -> 
     }
 
 
-def _schedule(schedule: Scheduling, space: Translated) -> dict[str, Any]:
+def _schedule(schedule: TranslatedScheduler, space: Translated) -> dict[str, Any]:
     found = schedule.schedule
     if schedule.mutations and isinstance(found, dict):
         ((name, options),) = found.items()

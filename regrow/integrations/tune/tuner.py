@@ -54,7 +54,7 @@ def say(line: str) -> None:
     echo(f"regrow tune: {line}", flush=True)
 
 
-class Session:
+class ScriptSession:
     """How the experiments of one script are run. `name`, `state`: override the script's, None: do
     not. `events`, `station_of`: see Experiment.run.
 
@@ -125,7 +125,7 @@ class Session:
         return found
 
 
-SESSION = Session()
+SESSION = ScriptSession()
 """Session of scripts that import `regrow.tune`; `regrow tune` makes its own."""
 
 

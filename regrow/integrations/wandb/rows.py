@@ -15,7 +15,7 @@ from typing import Any
 
 from regrow.integrations.wandb.media import Keep, kept
 from regrow.integrations.wandb.messages import print_once
-from regrow.integrations.wandb.saved import Saved
+from regrow.integrations.wandb.saved import SavedFiles
 from regrow.tasks.errors import ReportError
 from regrow.tasks.media.log import MediaLog
 from regrow.tasks.trial.metric_values import number_of
@@ -35,7 +35,7 @@ class Rows:
     metric: str
     report: Callable[[Mapping[str, float]], None]
     keep: Callable[[Mapping[str, Any]], None]
-    saved: Saved
+    saved: SavedFiles
     media: MediaLog
     step: int = 0
     """W&B's step of the row that is being collected; logs for earlier steps are ignored."""

@@ -18,7 +18,7 @@ from regrow.integrations.wandb.artifacts import Artifact
 from regrow.integrations.wandb.config import Config
 from regrow.integrations.wandb.messages import WAY_OUT, Error, print_once
 from regrow.integrations.wandb.rows import Rows, plain
-from regrow.integrations.wandb.saved import Saved, stored_as
+from regrow.integrations.wandb.saved import SavedFiles, stored_as
 from regrow.tasks.program.script import keep_exactly, report, trial
 
 
@@ -27,7 +27,7 @@ def rows_of_trial(*, resumes: bool) -> Rows:
     environ = os.environ
     restored, done = environ.get("REGROW_RESTORED"), int(environ.get("REGROW_STEP") or 0)
     scratch, checkpoint = Path(environ["REGROW_SCRATCH"]), Path(environ["REGROW_CHECKPOINT"])
-    saved = Saved(scratch, checkpoint, Path(restored) if restored else None)
+    saved = SavedFiles(scratch, checkpoint, Path(restored) if restored else None)
     most, before = environ.get("REGROW_MAX_STEPS"), saved.before()
     first = before or {"step": 0, "last": None}
     return Rows(

@@ -19,7 +19,7 @@ _NOTED = "regrow-wandb.json"
 """File beside the program's with the step at which W&B continues, and the last value."""
 
 
-class Saved:
+class SavedFiles:
     """The files of one attempt. `restored`: folder of the previous attempt's, None for none."""
 
     def __init__(self, scratch: Path, checkpoint: Path, restored: Path | None) -> None:

@@ -26,7 +26,7 @@ from regrow.search.planning.estimating import Offered, Timing
 from regrow.search.planning.learning import comparable
 from regrow.search.planning.machines import Machine
 from regrow.search.spec import Spec
-from regrow.show.exports.recorded import Table
+from regrow.show.exports.recorded import RecordedTable
 from regrow.tasks.errors import RegrowError, UserError
 
 
@@ -49,8 +49,8 @@ class Sources:
 
 
 def from_table(path: Path, spec: Spec, *, scale: float) -> Sources:
-    """Return the curves of a table; see `Table`. Raises UserError."""
-    curves = Table(path, spec, scale=scale).curves
+    """Return the curves of a table; see `RecordedTable`. Raises UserError."""
+    curves = RecordedTable(path, spec, scale=scale).curves
     return Sources(curves=curves, timing=Timing(), names=[(path.name, len(curves))])
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from regrow.infra.log.rows import Rows, Sorted
+from regrow.infra.log.rows import LogRows, Sorted
 from regrow.infra.state.places import Places
 from regrow.search.events import Row
 from regrow.search.history import History, TrialRecord
@@ -42,7 +42,7 @@ CELLS = 200_000
 """Maximum cells of a per-step table that are in memory at a time."""
 
 
-def trials(found: Rows, places: Places | None = None) -> Table:
+def trials(found: LogRows, places: Places | None = None) -> Table:
     """Return a table with one row per trial, by number.
 
     `value` is the best of the objective, at `step`, among steps that meet the constraints; `steps`

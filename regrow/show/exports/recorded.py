@@ -27,7 +27,7 @@ _MOST_BYTES = 4 << 30
 """Most bytes of a table or a trace."""
 
 
-class Table:
+class RecordedTable:
     """A table of curves: a CSV file, gzipped if its name ends so, one line per configuration and
     step.
 

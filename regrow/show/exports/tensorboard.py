@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from regrow.infra.log.rows import Rows, Sorted
+from regrow.infra.log.rows import LogRows, Sorted
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.space import Parameter
@@ -46,7 +46,7 @@ _Event: TypeAlias = Any  # protobuf messages, whose classes are created on impor
 _Message: TypeAlias = Any
 
 
-def write(rows: Rows, folder: str | Path) -> int:
+def write(rows: LogRows, folder: str | Path) -> int:
     """Write the event files of all trials below `folder`; return how many trials.
 
     The folder must be absent or empty, or contain an earlier export of the same experiment. That is

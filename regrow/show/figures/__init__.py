@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.show.figures import (
     best_trial,
     importances,
@@ -22,7 +22,7 @@ from regrow.show.figures import (
 from regrow.show.figures.style import Figure, drawn
 
 
-class Kind(Protocol):
+class FigureKind(Protocol):
     """A module that makes one figure. TITLE and READING (how to read it) are shown above it;
     NOTHING is the reason if there is no figure.
     """
@@ -31,12 +31,12 @@ class Kind(Protocol):
     READING: str
     NOTHING: str
 
-    def figure(self, log_rows: Rows) -> Figure | None:
+    def figure(self, log_rows: LogRows) -> Figure | None:
         """Make the figure; None if it would show nothing."""
         ...
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, FigureKind] = {
     "optimization_history": optimization_history,
     "learning_curves": learning_curves,
     "best_trial": best_trial,
@@ -55,7 +55,7 @@ WHOLE = {"learning_curves", "parallel_coordinates", "slices", "lineage", "timeli
 """Figures that take the whole width of a page."""
 
 
-def figure(log_rows: Rows, name: str) -> Figure | None:
+def figure(log_rows: LogRows, name: str) -> Figure | None:
     """Make the figure; None if it would show nothing. Raises KeyError for another name."""
     return KINDS[name].figure(log_rows)
 
@@ -68,7 +68,7 @@ def listed() -> list[dict[str, Any]]:
     ]
 
 
-def described(log_rows: Rows, name: str) -> dict[str, Any]:
+def described(log_rows: LogRows, name: str) -> dict[str, Any]:
     """Return a figure as `style.drawn` does; {"nothing": the reason} if it would show nothing."""
     made = figure(log_rows, name)
     return {"nothing": KINDS[name].NOTHING} if made is None else drawn(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.history import TrialRecord, repeats
 from regrow.show.figures import series
 from regrow.show.figures.style import BEST, COLOURS, GREY, Figure, finished, marker, panels, safe
@@ -21,7 +21,7 @@ UP = 18
 """Cells of a metric's name beside its plot."""
 
 
-def figure(log_rows: Rows) -> Figure | None:
+def figure(log_rows: LogRows) -> Figure | None:
     history = log_rows.history
     found = repeats.best(history)
     if found is None:
@@ -76,7 +76,7 @@ def figure(log_rows: Rows) -> Figure | None:
 
 
 def _lines(
-    rows: Rows, trial: TrialRecord, first: list[str]
+    rows: LogRows, trial: TrialRecord, first: list[str]
 ) -> tuple[int, dict[str, series.Series]]:
     """Return how many metrics a trial reported, and MOST of their lines, those in `first` first."""
     names = dict.fromkeys(first)

@@ -8,7 +8,7 @@ figure excludes stopped trials, which are most of them with ASHA.
 
 from __future__ import annotations
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.history import History
 from regrow.show.figures.style import COLOURS, Figure, blank, finished, safe
 from regrow.show.views.names import HEADING, apart
@@ -58,7 +58,7 @@ def importances(history: History) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
-def figure(log_rows: Rows) -> Figure | None:
+def figure(log_rows: LogRows) -> Figure | None:
     history = log_rows.history
     found = importances(history)
     if not found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.history import TrialRecord
 from regrow.search.numbers import readable
 from regrow.show.figures import series, style
@@ -21,7 +21,7 @@ POINTS = 24_000
 CURVES = 1000
 
 
-def figure(log_rows: Rows) -> style.Figure | None:
+def figure(log_rows: LogRows) -> style.Figure | None:
     history = log_rows.history
     drawn = [t for t in history.trials if t.values]
     if not drawn:

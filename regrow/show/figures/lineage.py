@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.show.figures import series, style
 
 TITLE = "Lineage"
@@ -22,7 +22,7 @@ TAKEN = "#c25e0a"
 """Colour of the lines: orange contrasts with all blues, also for colour-blind readers."""
 
 
-def figure(log_rows: Rows) -> style.Figure | None:
+def figure(log_rows: LogRows) -> style.Figure | None:
     history = log_rows.history
     if not any(change.source is not None for trial in history.trials for change in trial.changes):
         return None

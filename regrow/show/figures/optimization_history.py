@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.numbers import readable
 from regrow.show.figures import series, style
 
@@ -16,7 +16,7 @@ MOST = 3000
 """Maximum points: each is an element of the page."""
 
 
-def figure(log_rows: Rows) -> style.Figure | None:
+def figure(log_rows: LogRows) -> style.Figure | None:
     history = log_rows.history
     leader = history.leader
     if leader is None or leader.best is None:

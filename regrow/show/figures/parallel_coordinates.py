@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.history import History, TrialRecord
 from regrow.show.figures import parameters, series
 from regrow.show.figures.style import BEST, GREY, Figure, blank, finished, part, safe, shade
@@ -30,7 +30,7 @@ OFF = -0.16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class CoordinateAxis:
     """One axis: for each trial its height and its value as text; ticks by height."""
 
     name: str
@@ -39,7 +39,7 @@ class Column:
     ticks: list[tuple[float, str]]
 
 
-def figure(log_rows: Rows) -> Figure | None:
+def figure(log_rows: LogRows) -> Figure | None:
     history = log_rows.history
     trials, found = parameters.varied(history)
     if not found:
@@ -108,7 +108,7 @@ def figure(log_rows: Rows) -> Figure | None:
 
 def _lines(
     made: Figure,
-    columns: list[Column],
+    columns: list[CoordinateAxis],
     trials: list[TrialRecord],
     places: range,
     colour: str,
@@ -137,7 +137,7 @@ def _lines(
         )
 
 
-def _objective(history: History, trials: list[TrialRecord]) -> tuple[Column, int]:
+def _objective(history: History, trials: list[TrialRecord]) -> tuple[CoordinateAxis, int]:
     """Return the last axis, and how many outliers on the bad side are drawn at its end."""
     values = [t.best[0] for t in trials if t.best]
     limits, beyond = series.span(values, history.objective.mode)
@@ -145,7 +145,7 @@ def _objective(history: History, trials: list[TrialRecord]) -> tuple[Column, int
     low, high = min(inside), max(inside)
     # Halved, so that the difference of two values does not overflow.
     half = (high / 2 - low / 2) or 0.5
-    column = Column(
+    column = CoordinateAxis(
         name=history.objective.name,
         heights=[(min(max(v, low), high) / 2 - low / 2) / half for v in values],
         texts=[series.short(v) for v in values],
@@ -154,7 +154,9 @@ def _objective(history: History, trials: list[TrialRecord]) -> tuple[Column, int
     return column, beyond
 
 
-def _column(history: History, axis: parameters.Axis, trials: list[TrialRecord]) -> Column:
+def _column(
+    history: History, axis: parameters.ParameterAxis, trials: list[TrialRecord]
+) -> CoordinateAxis:
     configs = [summaries.reached_with(history, trial) for trial in trials]
     places = [axis.place(config) for config in configs]
     active = [p for p in places if p is not None]
@@ -174,7 +176,7 @@ def _column(history: History, axis: parameters.Axis, trials: list[TrialRecord]) 
         for place, trial in zip(places, trials, strict=True)
     ]
     off = [(OFF, "not active")] if len(active) < len(places) else []
-    return Column(
+    return CoordinateAxis(
         name=axis.name,
         heights=heights,
         texts=[series.short(config.get(axis.name, "is not active")) for config in configs],

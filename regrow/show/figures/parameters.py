@@ -16,7 +16,7 @@ from regrow.show.views import summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class ParameterAxis:
     """A parameter that varies. `categories`: the texts of non-numeric values, else None."""
 
     name: str
@@ -38,7 +38,7 @@ class Axis:
         return float(self.categories.index(text)) if text in self.categories else None
 
 
-def varied(history: History) -> tuple[list[TrialRecord], list[Axis]]:
+def varied(history: History) -> tuple[list[TrialRecord], list[ParameterAxis]]:
     """Return the trials with a value, best first, and the parameters that differ between them (or
     that only some of them have), in the order of the space; none for fewer than two trials.
     """
@@ -59,7 +59,7 @@ def varied(history: History) -> tuple[list[TrialRecord], list[Axis]]:
             categories = texts
         log = categories is None and isinstance(domain, Float | Int) and domain.log
         found.append(
-            Axis(
+            ParameterAxis(
                 name=name,
                 log=log and min(values) > 0,
                 categories=None if categories is None else tuple(map(_text, categories)),

@@ -6,7 +6,7 @@ import math
 from itertools import combinations
 from typing import Any
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.history import TrialRecord
 from regrow.search.spec.parts import Metric
 from regrow.show.figures import series, style
@@ -21,7 +21,7 @@ PANELS = 6
 POINTS = 2000
 
 
-def figure(log_rows: Rows) -> style.Figure | None:
+def figure(log_rows: LogRows) -> style.Figure | None:
     history = log_rows.history
     metrics = history.spec.metrics
     complete = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.show.figures import series, style
@@ -22,7 +22,7 @@ LOOKS = {"continued": "done", "stopped here": "stopped", "waits here": "paused"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class DrawnRung:
     """The trials that reached `step`, and those of them that were stopped or wait there."""
 
     step: int
@@ -31,7 +31,7 @@ class Rung:
     waiting: list[TrialRecord]
 
 
-def rungs(history: History) -> list[Rung]:
+def rungs(history: History) -> list[DrawnRung]:
     """Return the steps at which the scheduler stopped or paused trials; none for a population."""
     if any(trial.changes for trial in history.trials):
         return []
@@ -40,7 +40,7 @@ def rungs(history: History) -> list[Rung]:
         if (step := _end(trial)) is not None:
             ended.setdefault(step, []).append(trial)
     return [
-        Rung(
+        DrawnRung(
             step=step,
             reached=[t for t in history.trials if t.curve.time >= step],
             stopped=[t for t in here if t.state is TrialState.STOPPED],
@@ -60,7 +60,7 @@ def _end(trial: TrialRecord) -> int | None:
     return trial.decided if stopped or trial.held else None
 
 
-def figure(log_rows: Rows) -> style.Figure | None:
+def figure(log_rows: LogRows) -> style.Figure | None:
     history = log_rows.history
     found = rungs(history)
     if not found:
@@ -126,7 +126,7 @@ def _across(place: int, trial: TrialRecord) -> float:
     return place + series.spread(trial.number, SPREAD)
 
 
-def _mark_best(made: style.Figure, history: History, shown: list[Rung]) -> None:
+def _mark_best(made: style.Figure, history: History, shown: list[DrawnRung]) -> None:
     best = history.leader
     if best is None:
         return

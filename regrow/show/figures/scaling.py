@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.show.figures import series
 from regrow.show.figures.style import BEST, COLOURS, Figure, add_points, finished, panels
 
@@ -28,7 +28,7 @@ MOST = 400
 
 
 @dataclass(slots=True, kw_only=True)
-class Pace:
+class AttemptPace:
     """An attempt's speed, from its first report that counts to its last."""
 
     trial: int
@@ -51,16 +51,16 @@ class Pace:
         return self.samples / self.sampled / self.workers if self.sampled else None
 
 
-def paces(log_rows: Rows) -> list[Pace]:
+def paces(log_rows: LogRows) -> list[AttemptPace]:
     """Return the speed of all attempts with two reports or more. The time before the first report
     (imports, the first batch) does not count.
     """
-    found: dict[tuple[int, int], Pace] = {}
+    found: dict[tuple[int, int], AttemptPace] = {}
     last: dict[tuple[int, int], float] = {}
     for trial, number, rows in log_rows:
         key = trial.number, number
         pace = found.setdefault(
-            key, Pace(trial=key[0], attempt=number, workers=trial.attempts[number - 1].width)
+            key, AttemptPace(trial=key[0], attempt=number, workers=trial.attempts[number - 1].width)
         )
         for row in rows:
             if key in last:
@@ -78,7 +78,7 @@ def efficiencies(each: Mapping[int, float]) -> dict[int, float]:
     return {workers: value / base for workers, value in sorted(each.items())} if base > 0 else {}
 
 
-def figure(log_rows: Rows) -> Figure | None:
+def figure(log_rows: LogRows) -> Figure | None:
     if not log_rows.history.spec.resources.ranked:
         return None
     found = paces(log_rows)
@@ -134,7 +134,7 @@ def _draw(
     made: Figure,
     column: int,
     sizes: Sequence[int],
-    drawn: Sequence[Pace],
+    drawn: Sequence[AttemptPace],
     values: Sequence[float],
     title: str,
 ) -> None:

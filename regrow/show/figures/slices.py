@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.history import History, TrialRecord
 from regrow.show.figures import parameters, series, style
 from regrow.show.views import summaries
@@ -30,7 +30,7 @@ SPREAD = 0.6
 """Width in which the points of a choice lie beside each other; choices are 1 apart."""
 
 
-def figure(log_rows: Rows) -> style.Figure | None:
+def figure(log_rows: LogRows) -> style.Figure | None:
     history = log_rows.history
     trials, found = parameters.varied(history)
     if not found:
@@ -87,7 +87,7 @@ def figure(log_rows: Rows) -> style.Figure | None:
 
 
 def _points(
-    history: History, axis: parameters.Axis, trials: list[TrialRecord]
+    history: History, axis: parameters.ParameterAxis, trials: list[TrialRecord]
 ) -> list[tuple[float, float, int, str]]:
     """Return (x, value, number, text) of the trials in which the parameter is active."""
     found = []
@@ -102,7 +102,7 @@ def _points(
     return found
 
 
-def _scale(axis: parameters.Axis, values: list[Any]) -> dict[str, Any]:
+def _scale(axis: parameters.ParameterAxis, values: list[Any]) -> dict[str, Any]:
     if axis.categories is not None:
         whole = {"range": [-0.6, len(axis.categories) - 0.4]}
         if len(axis.categories) > 20:

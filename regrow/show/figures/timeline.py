@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.history import Attempt, History
 from regrow.show.figures import style
 
@@ -67,7 +67,7 @@ def clock(spans: Sequence[tuple[float, float]]) -> Clock:
     )
 
 
-def figure(log_rows: Rows) -> style.Figure | None:
+def figure(log_rows: LogRows) -> style.Figure | None:
     history = log_rows.history
     attempts = [(trial.number, a) for trial in history.trials for a in trial.attempts]
     begun = [(number, a) for number, a in attempts if a.t_began is not None]

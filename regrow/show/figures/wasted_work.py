@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.history import cost, waste
 from regrow.show.figures.style import COLOURS, Figure, finished, panels
 
@@ -23,7 +23,7 @@ CLASSES = {
 }
 
 
-def figure(log_rows: Rows) -> Figure | None:
+def figure(log_rows: LogRows) -> Figure | None:
     history = log_rows.history
     totals = waste.of_all(history)
     if not any(one.seconds or one.steps for one in totals.values()):

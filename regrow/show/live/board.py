@@ -31,7 +31,7 @@ class Board:
         self.incidents = Incidents()
         self.latest: deque[tuple[float, str]] = deque(maxlen=LATEST)
         """(time, line for people), oldest first."""
-        self.ends, self.steps_done = Pace(), Pace()
+        self.ends, self.steps_done = BoardPace(), BoardPace()
         self.heard: dict[int, float] = {}
         """When each running trial last sent something."""
         self.nodes: set[str] = set()
@@ -273,7 +273,7 @@ class Leaders:
         return (self._history.objective.sign * trial.best[0], trial.number)
 
 
-class Pace:
+class BoardPace:
     """Rate of events over a recent window; events within a second are one moment."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ KEPT = 50
 
 
 @dataclass(slots=True)
-class Rung:
+class RungDecisions:
     """The decisions at one step."""
 
     reached: int = 0
@@ -57,7 +57,7 @@ class Decisions:
         """Bracket and step at which a trial is paused."""
         self._last: dict[int, int] = {}
         """The rung of a trial's last decision."""
-        self.rungs: dict[tuple[int, ...], dict[int, Rung]] = {}
+        self.rungs: dict[tuple[int, ...], dict[int, RungDecisions]] = {}
         self.members: Counter[tuple[int, ...]] = Counter()
         """Number of trials of each bracket."""
         self.exploits: deque[Exploit] = deque(maxlen=KEPT)
@@ -87,7 +87,7 @@ class Decisions:
         trial = self._history.trials[event.trial]
         value = trial.curve.until(event.step)[-1]
         bracket, step = self._bracket(event.trial), self._rung(trial, event.step)
-        rung = self.rungs.setdefault(bracket, {}).setdefault(step, Rung())
+        rung = self.rungs.setdefault(bracket, {}).setdefault(step, RungDecisions())
         rung.reached += self._last.get(event.trial) != step
         self._last[event.trial] = step
         rung.stopped += event.verdict == "stop"

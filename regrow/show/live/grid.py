@@ -42,7 +42,7 @@ def signs_of(console: Console) -> Signs:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class GridColumn:
     """How a column is shown.
 
     Attributes:
@@ -69,7 +69,7 @@ Cell = str | tuple[str, str]
 
 
 def lines(
-    columns: Sequence[Column],
+    columns: Sequence[GridColumn],
     rows: Sequence[Sequence[Cell]],
     width: int,
     signs: Signs,

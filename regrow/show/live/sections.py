@@ -18,8 +18,8 @@ from regrow.search.numbers import money
 from regrow.search.planning import forecast
 from regrow.show.live import text, words
 from regrow.show.live.board import Board
-from regrow.show.live.decisions import Exploit, Rung
-from regrow.show.live.grid import Cell, Column, Signs, bar, cut, flow, lines, spark
+from regrow.show.live.decisions import Exploit, RungDecisions
+from regrow.show.live.grid import Cell, GridColumn, Signs, bar, cut, flow, lines, spark
 from regrow.show.live.incidents import Absence, Loss
 from regrow.show.views import summaries
 from regrow.show.views.names import LONGEST, apart, middle
@@ -36,10 +36,10 @@ THEN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class GridTable:
     """What `grid.lines` takes. `more`: columns that were left out."""
 
-    columns: Sequence[Column]
+    columns: Sequence[GridColumn]
     rows: Sequence[Sequence[Cell]]
     more: int = 0
 
@@ -52,7 +52,7 @@ class Section:
 
     items: Sequence[Any]
     """One for each row."""
-    table: Callable[[Sequence[Any]], Table]
+    table: Callable[[Sequence[Any]], GridTable]
     """Columns and rows for the first items, of which there may be none."""
     first: int = 3
     then: int
@@ -93,23 +93,25 @@ def _running(board: Board, now: float, signs: Signs, *, idle: bool) -> Section |
     ranked = history.spec.resources.ranked
     placed = ranked or len(board.nodes) > 1
 
-    def table(shown: Sequence[int]) -> Table:
+    def table(shown: Sequence[int]) -> GridTable:
         trials = [history.trials[number] for number in shown]
         title = "cut off" if idle else "running"
         reported = _metrics(history, trials)
         metrics = reported[:METRICS]
         columns = [
-            Column(f"{title} {len(numbers)}" if len(numbers) > len(shown) else title, right=True),
-            Column("step", style="cyan"),
+            GridColumn(
+                f"{title} {len(numbers)}" if len(numbers) > len(shown) else title, right=True
+            ),
+            GridColumn("step", style="cyan"),
             *(
-                Column(one_line(n), rank=2 * place, right=True, least=LONGEST)
+                GridColumn(one_line(n), rank=2 * place, right=True, least=LONGEST)
                 for place, n in enumerate(metrics)
             ),
-            Column("attempt", rank=3, right=True, style="yellow"),
-            Column("workers" if ranked else "slots", rank=3, right=True),
-            Column("node", rank=5),
-            Column("heard", rank=1, right=True, style="dim"),
-            Column("", rank=9, flex=True, style="dim"),
+            GridColumn("attempt", rank=3, right=True, style="yellow"),
+            GridColumn("workers" if ranked else "slots", rank=3, right=True),
+            GridColumn("node", rank=5),
+            GridColumn("heard", rank=1, right=True, style="dim"),
+            GridColumn("", rank=9, flex=True, style="dim"),
         ]
         rows = []
         for trial in trials:
@@ -126,7 +128,7 @@ def _running(board: Board, now: float, signs: Signs, *, idle: bool) -> Section |
                     _settings(trial.config, signs),
                 ]
             )
-        return Table(columns, rows, len(reported) - len(metrics))
+        return GridTable(columns, rows, len(reported) - len(metrics))
 
     return Section(items=numbers, table=table, then=16)
 
@@ -162,18 +164,18 @@ def _best(board: Board, signs: Signs) -> Section | None:
     if not best:
         return None
 
-    def table(shown: Sequence[TrialRecord]) -> Table:
+    def table(shown: Sequence[TrialRecord]) -> GridTable:
         sign = signs.up if history.objective.mode == "max" else signs.down
         greens = ["bold green", *["green"] * len(shown)]
         columns = [
-            Column("best", right=True),
-            Column(
+            GridColumn("best", right=True),
+            GridColumn(
                 f"{one_line(history.objective.name)} {sign}", right=True, style=greens, least=WIDER
             ),
-            Column("at step", rank=2, right=True),
-            Column("", rank=3, style=[_state(trial) for trial in shown]),
-            Column("curve", rank=4, style="cyan"),
-            Column("configuration", rank=1, flex=True),
+            GridColumn("at step", rank=2, right=True),
+            GridColumn("", rank=3, style=[_state(trial) for trial in shown]),
+            GridColumn("curve", rank=4, style="cyan"),
+            GridColumn("configuration", rank=1, flex=True),
         ]
         rows = []
         for trial in shown:
@@ -183,7 +185,7 @@ def _best(board: Board, signs: Signs) -> Section | None:
             rows.append(
                 [str(trial.number), text.number(value), str(step), trial.state.value, curve, config]
             )
-        return Table(columns, rows)
+        return GridTable(columns, rows)
 
     return Section(items=best, table=table, then=6)
 
@@ -205,14 +207,14 @@ def _incidents(board: Board, now: float) -> Section | None:
     if not incidents.kept:
         return None
 
-    def table(shown: Sequence[Loss | Absence]) -> Table:
+    def table(shown: Sequence[Loss | Absence]) -> GridTable:
         more = f" {incidents.count}" if incidents.count > len(shown) else ""
         columns = [
-            Column(f"losses{more}", right=True),
-            Column("ago", right=True, style="dim", rank=1),
-            Column("", flex=True, style=[_mood(one) for one in shown]),
+            GridColumn(f"losses{more}", right=True),
+            GridColumn("ago", right=True, style="dim", rank=1),
+            GridColumn("", flex=True, style=[_mood(one) for one in shown]),
         ]
-        return Table(
+        return GridTable(
             columns,
             [
                 [
@@ -253,12 +255,12 @@ def _latest(board: Board, now: float, signs: Signs) -> Section | None:
     name = board.history.objective.name
     short = middle(name, WIDER, signs.more)
 
-    def table(shown: Sequence[tuple[float, str]]) -> Table:
-        columns = [Column("latest", right=True, style="dim"), Column("", flex=True)]
+    def table(shown: Sequence[tuple[float, str]]) -> GridTable:
+        columns = [GridColumn("latest", right=True, style="dim"), GridColumn("", flex=True)]
         rows: list[list[Cell]] = [
             [words.ago(now - t), (line, line.replace(name, short))] for t, line in shown
         ]
-        return Table(columns, rows)
+        return GridTable(columns, rows)
 
     return Section(items=list(board.latest)[::-1], table=table, first=1, then=6)
 
@@ -276,22 +278,22 @@ def _scheduling(board: Board, now: float, signs: Signs) -> Section | None:
     return _rungs(board, next(iter(decisions.rungs.values()), {}))
 
 
-def _rungs(board: Board, found: dict[int, Rung]) -> Section | None:
+def _rungs(board: Board, found: dict[int, RungDecisions]) -> Section | None:
     """Show the rungs; of more than fit only those at which a trial was stopped or paused."""
     whole = board.decisions.layout != "none" or len(found) <= THEN
     steps = [step for step, rung in found.items() if whole or rung.stopped or rung.waiting]
     if not steps:
         return None
 
-    def table(shown: Sequence[int]) -> Table:
+    def table(shown: Sequence[int]) -> GridTable:
         columns = [
-            Column("rung", right=True),
-            Column("reached", right=True),
-            Column("stopped", right=True, style="yellow", rank=1),
-            Column("paused", right=True, rank=2),
-            Column("best there", right=True, style="green", rank=3),
+            GridColumn("rung", right=True),
+            GridColumn("reached", right=True),
+            GridColumn("stopped", right=True, style="yellow", rank=1),
+            GridColumn("paused", right=True, rank=2),
+            GridColumn("best there", right=True, style="green", rank=3),
         ]
-        return Table(
+        return GridTable(
             columns,
             [
                 [
@@ -313,18 +315,18 @@ def _brackets(board: Board) -> Section:
     decisions = board.decisions
     steps = sorted({step for rungs in decisions.rungs.values() for step in rungs})
 
-    def table(shown: Sequence[tuple[int, ...]]) -> Table:
-        columns = [Column("bracket from step", right=True), Column("trials", right=True)]
+    def table(shown: Sequence[tuple[int, ...]]) -> GridTable:
+        columns = [GridColumn("bracket from step", right=True), GridColumn("trials", right=True)]
         for rank, step in enumerate(steps, start=1):
             title = f"rung {decisions.shown(step)}"
-            columns.append(Column(title, right=True, rank=rank, style="yellow"))
+            columns.append(GridColumn(title, right=True, rank=rank, style="yellow"))
         rows = []
         for kind in shown:
             rungs = [decisions.rungs.get(kind, {}).get(step) for step in steps]
             begin = str(decisions.shown(kind[0])) if kind else "no rungs"
             cells = ["" if one is None else f"{one.reached} -{one.stopped}" for one in rungs]
             rows.append([begin, str(decisions.members[kind]), *cells])
-        return Table(columns, rows)
+        return GridTable(columns, rows)
 
     kinds = sorted(decisions.members, key=lambda steps: (-len(steps), steps))
     return Section(items=kinds, table=table, then=THEN)
@@ -339,14 +341,16 @@ def _population(board: Board, now: float, signs: Signs) -> Section:
         place = f"step {low}" if low == high else f"steps {low} to {high}"
         title += f"; {len(steps)} trials at {place}"
 
-    def table(shown: Sequence[Exploit]) -> Table:
+    def table(shown: Sequence[Exploit]) -> GridTable:
         columns = [
-            Column("population"),
-            Column("", rank=1, style="green") if shown else Column(title, flex=True, style="green"),
-            Column(title if shown else "", flex=True),
-            Column("ago", right=True, rank=2, style="dim"),
+            GridColumn("population"),
+            GridColumn("", rank=1, style="green")
+            if shown
+            else GridColumn(title, flex=True, style="green"),
+            GridColumn(title if shown else "", flex=True),
+            GridColumn("ago", right=True, rank=2, style="dim"),
         ]
-        return Table(
+        return GridTable(
             columns,
             [
                 [

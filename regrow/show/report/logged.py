@@ -19,7 +19,7 @@ MOST_BYTES, MOST_ALL = 400_000, 4_000_000
 
 
 @dataclass(slots=True)
-class Section:
+class LoggedSection:
     """The section about `trial`, None for none, with the figures that the page's script draws."""
 
     trial: int | None = None
@@ -60,9 +60,9 @@ class Section:
         return {"plot": plot, "height": found["height"]}
 
 
-def section(history: History, places: Places) -> Section:
+def section(history: History, places: Places) -> LoggedSection:
     """Make the section; an empty one if the best trial logged nothing, or it cannot be read."""
-    made = Section()
+    made = LoggedSection()
     if history.best is None:
         return made
     name, trial = history.spec.name, history.trials[history.best]
@@ -72,7 +72,7 @@ def section(history: History, places: Places) -> Section:
         for title, items in list(groups.items())[:MOST_NAMES]:
             made.add(title, items, store)
     except StoreError:
-        return Section()
+        return LoggedSection()
     if groups:
         made.trial, made.more = trial.number, max(0, len(groups) - MOST_NAMES)
         made.command = places.command("trial", name, str(trial.number))

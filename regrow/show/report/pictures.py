@@ -12,7 +12,7 @@ import io
 import threading
 from typing import TYPE_CHECKING, Any
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.search.history import History
 from regrow.show.figures import figure
 
@@ -44,7 +44,7 @@ def png(history: History, name: str) -> bytes | None:
     """
     if name not in PICTURES:
         raise KeyError(name)
-    described = figure(Rows(history, tuple), name)
+    described = figure(LogRows(history, tuple), name)
     if described is None:
         return None
     with _FONTS:

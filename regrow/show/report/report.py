@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import yaml
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.infra.state.notes import NONE, Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
@@ -38,7 +38,7 @@ FRONT = 20
 
 
 def html(
-    found: Rows,
+    found: LogRows,
     places: Places,
     *,
     alive: bool,
@@ -100,7 +100,7 @@ def html(
     )
 
 
-def _figures(rows: Rows) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _figures(rows: LogRows) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the figures that are drawn, and those with nothing to show."""
     figures = [{**one, **described(rows, one["name"])} for one in listed()]
     drawn = [one for one in figures if "figure" in one]

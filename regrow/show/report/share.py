@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from regrow.infra.log.rows import Rows
+from regrow.infra.log.rows import LogRows
 from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
@@ -65,7 +65,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class SharedReport:
     """A written share: its address, the one that a browser opens, and its files and folders."""
 
     url: str
@@ -87,7 +87,7 @@ class Checkpoint:
 
 
 def share(
-    found: Rows,
+    found: LogRows,
     store: Store,
     places: Places,
     where: str,
@@ -96,7 +96,7 @@ def share(
     now: float,
     notes: Notes,
     checkpoint: bool,
-) -> Shared:
+) -> SharedReport:
     """Write the share, or update an earlier one of the same experiment.
 
     Args:
@@ -136,7 +136,7 @@ def share(
             pages.delete(pages.list(f"{folder}/"))
     if before != own:
         _put(pages, RECORD, msgspec.json.encode(record))
-    return Shared(url=pages.url, link=pages.link(INDEX), files=[INDEX, *small, *own])
+    return SharedReport(url=pages.url, link=pages.link(INDEX), files=[INDEX, *small, *own])
 
 
 def _earlier(pages: Pages, history: History) -> list[str]:
@@ -165,7 +165,7 @@ def _earlier(pages: Pages, history: History) -> list[str]:
     return [one for one in record.checkpoints if _FOLDER.fullmatch(one)]
 
 
-def _small(found: Rows) -> dict[str, tuple[str, bytes]]:
+def _small(found: LogRows) -> dict[str, tuple[str, bytes]]:
     """Return the small files: what each is, for the page, and its content."""
     history = found.history
     view = summaries.best(history)

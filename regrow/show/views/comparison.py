@@ -225,7 +225,7 @@ _LEAST = {"steps": "steps", "wasted_steps": "steps done again", "losses": "losse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """A row of a table with a column for each experiment.
 
     Attributes:
@@ -242,7 +242,7 @@ class Row:
 
 def outcomes(
     view: dict[str, Any], *, title: str, duration: Callable[[float], str], count: str = ""
-) -> Iterator[Row]:
+) -> Iterator[ComparisonRow]:
     """Yield the rows of a `comparison.compare`.
 
     Args:
@@ -257,15 +257,15 @@ def outcomes(
     def counts(one: dict[str, Any], *keys: str) -> list[str]:
         return [format(one[key], count) for key in keys]
 
-    def least(title: str, key: str, shown: Callable[[Any], str]) -> Row:
+    def least(title: str, key: str, shown: Callable[[Any], str]) -> ComparisonRow:
         values = [one[key] for one in found]
         best = [] if None in values else leading(values, "min")
-        return Row(title=title, cells=list(map(shown, values)), best=best)
+        return ComparisonRow(title=title, cells=list(map(shown, values)), best=best)
 
     best = [one["best"] for one in found]
     values = [None if one is None else one.get("mean", one["value"]) for one in best]
     deviations = [None if one is None else one.get("sd") for one in best]
-    yield Row(
+    yield ComparisonRow(
         title=title,
         cells=[
             cell if sd is None else f"{cell} +- {readable(sd, 2)}"
@@ -273,19 +273,23 @@ def outcomes(
         ],
         best=leading(values, view["mode"]),
     )
-    yield Row(
+    yield ComparisonRow(
         title="of trial",
         cells=["" if one is None else f"{one['trial']} at step {one['step']}" for one in best],
     )
-    yield Row(title="status", cells=[one["status"] for one in found])
+    yield ComparisonRow(title="status", cells=[one["status"] for one in found])
     if any(one["tags"] for one in found):
-        yield Row(title="tags", cells=[", ".join(one["tags"]) for one in found])
+        yield ComparisonRow(title="tags", cells=[", ".join(one["tags"]) for one in found])
     if any(one["notes"] for one in found):
         last = [one["notes"][-1]["text"] if one["notes"] else "" for one in found]
-        yield Row(title="note", cells=last)
-    yield Row(title="trials", cells=[" of ".join(counts(one, "trials", "total")) for one in found])
+        yield ComparisonRow(title="note", cells=last)
+    yield ComparisonRow(
+        title="trials", cells=[" of ".join(counts(one, "trials", "total")) for one in found]
+    )
     ends = ("done", "stopped", "failed")
-    yield Row(title=", ".join(ends), cells=[", ".join(counts(one, *ends)) for one in found])
+    yield ComparisonRow(
+        title=", ".join(ends), cells=[", ".join(counts(one, *ends)) for one in found]
+    )
     for key, named in _LEAST.items():
         yield least(named, key, "{:,}".format)
     yield least("ran", "elapsed_s", duration)

@@ -75,7 +75,7 @@ class _Figure(msgspec.Struct, frozen=True):
     layout: dict[str, Any]
 
 
-class Table(msgspec.Struct, frozen=True):
+class LoggedTable(msgspec.Struct, frozen=True):
     """A logged table."""
 
     columns: list[str]
@@ -116,10 +116,10 @@ def is_plotly(item: Item) -> bool:
     return item.kind == "figure" and item.suffix == ".json"
 
 
-def table(data: bytes) -> Table | None:
+def table(data: bytes) -> LoggedTable | None:
     """Return a logged table; None if the bytes are none."""
     try:
-        return msgspec.json.decode(data, type=Table)
+        return msgspec.json.decode(data, type=LoggedTable)
     except msgspec.MsgspecError:
         return None
 

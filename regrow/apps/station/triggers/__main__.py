@@ -48,7 +48,7 @@ def watch(places: Places, stop: threading.Event) -> None:
     from prefect import get_client
 
     from regrow.apps.station.triggers.journal import Journal
-    from regrow.apps.station.triggers.loop import Loop
+    from regrow.apps.station.triggers.loop import TriggerLoop
 
     folder = private_files.folder(folder_of(places))
     lock = locks.acquire(folder / "lock", wait=BEFORE_SECONDS)
@@ -56,7 +56,7 @@ def watch(places: Places, stop: threading.Event) -> None:
         raise UserError(f"the triggers of {places.root} are watched by another process already")
     journal_at = folder / "journal.jsonl"
     with lock, get_client(sync_client=True) as client, closing(Journal(journal_at)) as journal:
-        Loop(places, client, journal, stop).run()
+        TriggerLoop(places, client, journal, stop).run()
 
 
 if __name__ == "__main__":

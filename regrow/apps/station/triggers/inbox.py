@@ -21,7 +21,7 @@ MOST_WAITING = 1000
 _DAMAGED = ".damaged"
 
 
-class Full(OSError):
+class InboxFull(OSError):
     """Too many events wait to accept another one."""
 
 
@@ -34,7 +34,7 @@ def put(places: Places, name: str, payload: Any, delivery: str | None) -> str:
     """Store an event for the schedule `name`, and return its id once it is on disk.
 
     `delivery`: the sender's id for it, by which a repeat is recognized as the same event; None:
-    each call is another event. Raises OSError; `Full` is one.
+    each call is another event. Raises OSError; `InboxFull` is one.
     """
     event_id = (
         hashlib.sha256(json.dumps([name, delivery]).encode()).hexdigest()[:32]
@@ -44,7 +44,7 @@ def put(places: Places, name: str, payload: Any, delivery: str | None) -> str:
     folder = folder_of(places) / "inbox"
     private_files.folder(folder)
     if sum(1 for _ in folder.iterdir()) >= MOST_WAITING:
-        raise Full(
+        raise InboxFull(
             f"{MOST_WAITING} events wait already, as the station is not up, or Prefect does not"
             " answer"
         )

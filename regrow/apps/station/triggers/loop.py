@@ -58,7 +58,7 @@ _PASSING = {
 _log = logging.getLogger("regrow.triggers")
 
 
-class Watch:
+class TriggerWatch:
     """Polls a trigger and journals what follows. `given` is the trigger's setting, `settle` its
     settling time in seconds.
 
@@ -136,7 +136,7 @@ class Watch:
         self._problem = problem
 
 
-class Loop:
+class TriggerLoop:
     """Polls triggers and makes flow runs until `stop` is set."""
 
     def __init__(
@@ -145,7 +145,7 @@ class Loop:
         self._places, self._client, self._journal, self._stop = places, client, journal, stop
         self._schedules: dict[str, Schedule] = {}
         self._read_at = 0.0
-        self._watches: dict[tuple[str, str], Watch] = {}
+        self._watches: dict[tuple[str, str], TriggerWatch] = {}
         self._parts, self._events = Tries(_MOST_WAIT), Tries()
         self._trouble = ""
         self._published: list[Trouble] | None = None
@@ -223,7 +223,7 @@ class Loop:
                 one.id, one.name, "it cannot be read", partial(self._look_after, one, before)
             )
 
-    def _look_after(self, one: Schedule, before: Mapping[tuple[str, str], Watch]) -> None:
+    def _look_after(self, one: Schedule, before: Mapping[tuple[str, str], TriggerWatch]) -> None:
         """Create a watch for each trigger of a schedule; unchanged ones of `before` are kept."""
         for kind in KINDS:
             given, cursor = one.wants(kind), self._journal.cursor(one.id, kind)
@@ -238,7 +238,7 @@ class Loop:
                     begun = {"given": given, "since": self._since(one)}
                     self._journal.begin(one.id, kind, {GIVEN: begun})
                 trigger = one.trigger(kind, given, self._places, self._client)
-                watch = Watch(trigger, kind, given, one.settle, self._refuse)
+                watch = TriggerWatch(trigger, kind, given, one.settle, self._refuse)
             self._watches[one.id, kind] = watch
         if one.id not in self._journal.deployments():
             self._journal.begin(one.id, _OWN, {})
