@@ -18,9 +18,10 @@ from absl import logging as absl_logging
 
 from regrow.infra.local import s3_server
 from regrow.infra.machine.processes import ProcessGuard
-from tests.distribution import pytest_xdist_make_scheduler
+from tests.distribution import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 
-__all__ = ["pytest_xdist_make_scheduler"]  # a hook: pytest finds it here
+# hooks: pytest finds them here
+__all__ = ["pytest_collection_modifyitems", "pytest_xdist_make_scheduler"]
 
 # started in the background of a script: processes of tests inherit it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,8 +1,12 @@
 """How tests are dealt out to the processes of pytest-xdist: a file at a time, as `--dist=loadfile` does
-it, but a test that ends its process is not run again.
+it, but long files come first, and a test that ends its process is not run again.
 
-pytest-xdist 3.8 returns such a test to its queue with the rest of its file, so that one that hangs takes the
-limit of a test (`timeout` in pyproject.toml) in each of eight processes, one after the other.
+In the order of their names, the last files would be dealt to one process while the others have nothing
+left to do.
+
+pytest-xdist 3.8 returns a test that ended its process to its queue with the rest of its file, so that one
+that hangs takes the limit of a test (`timeout` in pyproject.toml) in each of eight processes, one after
+the other.
 """
 
 from __future__ import annotations
@@ -14,6 +18,52 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
     from xdist.workermanage import WorkerController
+
+LONG = (
+    "test_docs.py",
+    "test_station.py",
+    "test_agents.py",
+    "test_services_lost.py",
+    "test_mlflow_run.py",
+    "test_pages.py",
+    "test_strangers.py",
+    "test_optuna_face.py",
+    "test_s3.py",
+    "test_rllib.py",
+    "test_groups.py",
+    "test_ssh_cluster.py",
+    "test_schedules.py",
+    "test_station_host.py",
+    "test_told_to_end.py",
+    "test_bad_input.py",
+    "test_cluster.py",
+    "test_full_disk.py",
+    "test_tune.py",
+    "test_main_job.py",
+    "test_triggers.py",
+    "test_station_page.py",
+    "test_partition.py",
+    "test_mlflow_in_trial.py",
+    "test_capacity.py",
+    "test_serve.py",
+    "test_packaging.py",
+    "test_watch.py",
+    "test_start_once.py",
+    "test_torch_parallel.py",
+)
+"""Files of tests/system that take one process half a minute or more, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long files of tests/system before the others there; what else there is stays in its place."""
+    places = [place for place, item in enumerate(items) if item.path.parent.name == "system"]
+    ranks = {name: rank for rank, name in enumerate(LONG)}
+    ordered = sorted(
+        (items[place] for place in places),
+        key=lambda item: ranks.get(item.path.name, len(LONG)),
+    )
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:

@@ -184,6 +184,10 @@ def test_a_server_that_hangs_is_given_up_in_time(
     store.create("k", b"content")
     proxy.harm(Harm.HANG, times=1)
     OPERATIONS[operation](store, tmp_path)
+
+
+def test_a_server_that_hangs_for_good_is_the_callers_turn(proxy: Proxy) -> None:
+    store = at(proxy, HASTY)
     proxy.harm(Harm.HANG, times=1000)
     with pytest.raises(Unavailable, match="no answer in time"):
         store.read("another")

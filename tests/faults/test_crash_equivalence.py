@@ -8,13 +8,14 @@ all of them.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from regrow.infra.stores.local import LocalStore
 from tests.faults import cuts, tally
-from tests.faults.scenarios import GROUPS, ONE, PLANS, SEED, go_on, grown_back, whole
+from tests.faults.scenarios import GROUPS, ONE, PLANS, SEED, forget, go_on, grown_back, whole
 from tests.faults.session import USER
 from tests.faults.world import Transition
 
@@ -45,6 +46,12 @@ EFFECTS = (
     "merged log object written", "log segment deleted", "merged log object deleted", "log seal written",
 )  # fmt: skip
 KINDS = tuple(f"log {event}" for event in EVENTS) + EFFECTS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _outcomes_end_with_this_file() -> Iterator[None]:
+    yield
+    forget()
 
 
 def is_of(transition: Transition, kind: str) -> bool:

@@ -13,6 +13,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -345,16 +346,18 @@ def hears(port: Port) -> list[bytes]:
         ("ä" * 64).encode() + order,
         b"\0" * 4096,
     )
-    found = []
-    for word in words:
+
+    def answer(word: bytes) -> bytes:
         with socket.create_connection((port.address, port.number), timeout=30) as connection:
             connection.sendall(word)
             said = b""
             with contextlib.suppress(ConnectionError):
                 while part := connection.recv(4096):
                     said += part
-            found.append(said)
-    return found
+        return said
+
+    with ThreadPoolExecutor(len(words)) as pool:
+        return list(pool.map(answer, words))
 
 
 if __name__ == "__main__":

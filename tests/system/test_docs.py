@@ -89,6 +89,7 @@ AT_NIGHT = {
         "housekeeping",
         "mlflow",
         "nested-tasks",
+        "one-trial",
         "pbt",
         "processes",
         "s3",

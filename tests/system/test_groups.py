@@ -31,7 +31,7 @@ from tests.system.test_s3 import Cloud, cloud
 
 pytestmark = pytest.mark.usefixtures("shared_prefect")
 
-X, STEPS, LEASE = 3.0, 40, 8.0
+X, LEASE = 3.0, 8.0
 
 
 def key(attempt: int, rank: int, step: int) -> str:
@@ -113,7 +113,10 @@ CUTS = [
     for rank in (0, 1)
     if (moment, rank) != (unheard, 1)
 ]
-CUTS += [(told, 1, signal.SIGSTOP)]
+STOPPED = (told, 1, signal.SIGSTOP)
+BY_DAY = [cut for cut in CUTS if MOMENTS.index(cut[0]) % 2 == cut[1]] + [STOPPED]
+"""Each moment, with rank 0 and rank 1 in turn."""
+CUTS += [STOPPED]
 
 
 @pytest.fixture
@@ -161,14 +164,19 @@ def lose(scene: Scene, rank: int, how: signal.Signals) -> tuple[dict[str, Any], 
     return found, {**took, "began": found["t"] - began}
 
 
+# In one process test_crash_equivalence.py loses either rank at each moment.
+@pytest.mark.parametrize(
+    "cuts", [BY_DAY, pytest.param(CUTS, marks=pytest.mark.nightly)], ids=["by day", "by night"]
+)
 def test_a_rank_that_is_lost_at_any_moment_of_a_checkpoint_costs_what_was_not_committed_and_nothing_else(
-    sky: Cloud, proxy: Proxy
+    sky: Cloud, proxy: Proxy, cuts: list[tuple[Moment, int, signal.Signals]]
 ) -> None:
-    file = write(sky, "cuts", points=[{"x": X}], max_steps=STEPS, lease=LEASE)
+    steps = 3 * len(cuts) + 1  # each attempt adds one or two
+    file = write(sky, "cuts", points=[{"x": X}], max_steps=steps, lease=LEASE)
     process = sky.start("run", file)
     store = Places.at(sky.environment["REGROW_STATE"]).store("cuts")
     restored = 0
-    for attempt, (moment, rank, how) in enumerate(CUTS, 1):
+    for attempt, (moment, rank, how) in enumerate(cuts, 1):
         scene = Scene(sky, process, proxy, store, attempt, restored + 2)
         moment(scene, rank)
         until(sky, scene.step)
@@ -192,7 +200,7 @@ def test_a_rank_that_is_lost_at_any_moment_of_a_checkpoint_costs_what_was_not_co
         restored = found["restored"]
 
     until(sky, restored + 2)
-    event(sky, process, "cuts", "saved", attempt=len(CUTS) + 1, step=restored + 2)
+    event(sky, process, "cuts", "saved", attempt=len(cuts) + 1, step=restored + 2)
     process.kill()
     process.communicate()
     assert await_no_process(sky.folder) == []
@@ -200,13 +208,13 @@ def test_a_rank_that_is_lost_at_any_moment_of_a_checkpoint_costs_what_was_not_co
     sky.run("resume", "cuts")
 
     view = check_whole(sky, "cuts", 1)
-    assert [p["score"] for p in sky.points("cuts")] == scores(X, STEPS)
+    assert [p["score"] for p in sky.points("cuts")] == scores(X, steps)
     outcomes = [a["outcome"] for a in view["trials"][0]["attempts"]]
-    assert outcomes == ["lost"] * (len(CUTS) + 1) + ["done"]
+    assert outcomes == ["lost"] * (len(cuts) + 1) + ["done"]
     assert view["trials"][0]["attempts"][-1]["from_step"] == restored + 2
     lost = events(sky, "cuts", "ended", outcome="lost")
     assert {e["cause"] for e in lost[:-1]} == {"infrastructure"}
-    for (_, rank, _), e in zip(CUTS, lost, strict=False):
+    for (_, rank, _), e in zip(cuts, lost, strict=False):
         assert e["message"].startswith("rank 1") == (rank == 1), e
     kept = {manifest_key(0, e["attempt"], e["step"]) for e in events(sky, "cuts", "saved")}
     assert set(store.list("manifests/")) < kept, "what nobody was told of is gone"

@@ -5,6 +5,7 @@ machine does at the end of its agent.
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 import boto3
 import pytest
 import yaml
+from botocore.loaders import create_loader
 from botocore.validate import validate_parameters
 from moto import mock_aws
 from typer.testing import CliRunner, Result
@@ -396,6 +398,16 @@ class Machine:
 
 
 GROUPS = ["w0-spot-g5-xlarge", "w1-on-demand-g5-xlarge"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _models_are_read_once() -> Iterator[None]:
+    """Moto gives each test a new session, which would read the description of EC2 again: a second and
+    100 MB.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", functools.cache(create_loader))
+        yield
 
 
 @pytest.fixture
