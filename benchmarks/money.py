@@ -1,6 +1,7 @@
 """Money and time: what deadlines cost with spot machines, and whether limits are kept.
 
     python -m benchmarks.money spot TRACE... [--seeds 10] [--windows 20] [--processes 2]
+    python -m benchmarks.money zones TRACE TRACE [--seeds 10] [--windows 20] [--processes 2]
     python -m benchmarks.money value [--seeds 10]
     python -m benchmarks.money forecast [--seeds 10]
     python -m benchmarks.money real [--seeds 2]
@@ -13,6 +14,10 @@ order (early stopping then does other work: how often this alone is late, no cho
 mend); spot machines alone (late where these do not suffice); the static fall-back of
 others (on demand after ten minutes without a spot machine, whatever the deadline); and a bound that
 knows the future (all spot hours that the window has until the deadline, the rest on demand).
+
+`zones` runs them on spot machines alone, which may be taken from one zone or several, each with its
+own trace, by which all its machines come and go; the cheaper zones before the dearer ones, or after
+them.
 
 `value` compares the best value at a deadline with plain ASHA that is stopped there: ASHA that
 knows the deadline, and with `resource_changing`, which gives freed slots to the leaders (a trial is
@@ -65,6 +70,9 @@ FALL_BACK = 600.0
 DEADLINES = (1.1, 1.5, 2.0)
 DISTURBED = 0.01
 """Part of a step by which it is longer or shorter, at most, where reports come in another order."""
+ZONES, CHEAPER = 4, 0.8
+"""`zones`: how many there are at most, and the price of each that has the second trace."""
+POLICIES = ("on demand", "spot alone", "fall-back", "regrow")
 
 
 Job: TypeAlias = "tuple[Task, int, Sequence[int], float, int]"
@@ -241,6 +249,61 @@ def spot(asked: argparse.Namespace) -> None:
             print(f"{len(jobs)} searches a cell", flush=True)
 
 
+def zones(asked: argparse.Namespace) -> None:
+    """Print cost, hours and evictions by the number of zones and their order."""
+    with ProcessPoolExecutor(asked.processes) as pool:
+        for task in TASKS:
+            chance = random.Random(7)
+            jobs = [
+                (task, tuple(asked.traces), start, seed)
+                for number, start in enumerate(chance.random() for _ in range(asked.windows))
+                for seed in range(number, number + asked.seeds)
+            ]
+            found = list(pool.map(in_zones, jobs, chunksize=4))
+            for name in found[0]:
+                means = [fmean(each[name][place] for each in found) for place in range(3)]
+                told = f"{means[0]:.3f} | {means[1]:.1f} | {means[2]:.1f}"
+                print(f"| {task.name} | {name} | {told} |", flush=True)
+    print(f"{len(jobs)} searches a line")
+
+
+def in_zones(
+    what: tuple[Task, Sequence[Path], float, int],
+) -> dict[str, tuple[float, float, float]]:
+    """Return cost beside on demand, hours and evictions of a search by the zones that it may use.
+    `what`: task, traces, where the traces begin (0 to 1), seed.
+    """
+    task, files, start, seed = what
+    traces = [json.loads(file.read_text()) for file in files]
+    there: list[list[Machine]] = []
+    for zone in range(ZONES):
+        trace, part = traces[zone % len(traces)], (start + zone / ZONES) % 1.0
+        data, first = trace["data"], int(part * len(trace["data"]))
+        gap = float(trace["metadata"]["gap_seconds"])
+        (up,) = availability(data[first:] + data[:first], gap, 1)
+        price = CHEAPER * SPOT if zone % len(traces) else SPOT
+        timing: dict[str, Any] = {"permanent": False, "boot": BOOT, "idle": IDLE}
+        one = Machine(market="spot", price=price, availability=up, **timing)
+        there.append([one] * WORKERS)
+    cheap, dear = there[1::2], there[::2]
+    full = search(task, fleet([1], 60.0, "on demand"), seed, **keys("on demand", 0.0))
+    paid = cost.of(full.history, full.now).total or 0.0
+    found = {}
+    for name, chosen in (
+        ("the dearer one alone", dear[:1]),
+        ("the cheaper one alone", cheap[:1]),
+        ("two, the dearer first", [dear[0], cheap[0]]),
+        ("two, the cheaper first", [cheap[0], dear[0]]),
+        ("four, the dearer first", [*dear, *cheap]),
+        ("four, the cheaper first", [*cheap, *dear]),
+    ):
+        done = search(task, list(itertools.chain(*chosen)), seed, market="spot")
+        evictions = sum(trial.evictions for trial in done.history.trials)
+        spent = cost.of(done.history, done.now).total or 0.0
+        found[name] = spent / paid, done.now / 3600.0, float(evictions)
+    return found
+
+
 def value(asked: argparse.Namespace) -> None:
     """Print the best value at a deadline beside that of plain ASHA, stopped there."""
     sharing = {"resource_changing": {"schedule": "asha", "interval": 1}}
@@ -361,6 +424,7 @@ def real(asked: argparse.Namespace) -> None:
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "spot": spot,
+    "zones": zones,
     "value": value,
     "forecast": forecast,
     "real": real,

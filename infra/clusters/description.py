@@ -150,7 +150,7 @@ class Workers(Group):
     type: Text
     """Instance type of the machines."""
     zones: tuple[Text, ...] = ()
-    """Availability zones, tried in this order. Empty: the cluster's zones."""
+    """Availability zones of the group. Empty: the cluster's zones."""
     disk: Annotated[Count, Field(ge=10)] = 100
     """Size of the disk in GB."""
 
@@ -277,7 +277,9 @@ class OnVms(WithPrices, WithEnvironment):
     region: Text
     """The region of its machines."""
     zones: tuple[Text, ...] = ()
-    """Availability zones; on AWS the first ones are preferred. Empty: all of the region."""
+    """Availability zones; on AWS the first ones are preferred for machines on demand. Empty: all of
+    the region.
+    """
     workers: Annotated[tuple[Workers, ...], Field(min_length=1)]
     """The groups of workers."""
     image: Text | None = None

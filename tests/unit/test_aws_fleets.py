@@ -86,10 +86,7 @@ def documents(cluster: Aws, order: Order, prices: Prices, place: int) -> tuple[J
     template = aws.launch_template(
         cluster, order, prices, place, image="ami-1", security_group="sg-1"
     )
-    overrides = [
-        {"SubnetId": "subnet-b", "Priority": 0.0},
-        {"SubnetId": "subnet-a", "Priority": 1.0},
-    ]
+    overrides = aws.allowed("SubnetId", ["subnet-b", "subnet-a"])
     return template, aws.create_fleet(cluster, order, place, overrides)
 
 
@@ -108,6 +105,12 @@ def test_ec2_s_own_description_takes_template_and_fleet(tmp_path: Path, place: i
     assert [one["ResourceType"] for one in asked["TagSpecifications"]] == ["fleet"]
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
     assert asked["Type"] == ("maintain", "instant")[place]
+    # A spot machine comes from where EC2 finds it, one on demand from the first zone that has one.
+    strategy = asked["OnDemandOptions" if place else "SpotOptions"]["AllocationStrategy"]
+    assert strategy == ("price-capacity-optimized", "prioritized")[place]
+    (one,) = asked["LaunchTemplateConfigs"]
+    ranks = [override.get("Priority") for override in one["Overrides"]]
+    assert ranks == ([None, None], [0.0, 1.0])[place]
     # EC2 refuses these for a fleet of type instant, whose machines end themselves.
     for key in ("ValidUntil", "TerminateInstancesWithExpiration", "ReplaceUnhealthyInstances"):
         assert (key in asked) == (place == 0)

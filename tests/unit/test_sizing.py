@@ -126,6 +126,18 @@ def test_a_leader_starts_what_attempts_wait_for_and_asks_again_where_the_cloud_r
     assert "the cloud: regrow: no capacity; trying again" in said
 
 
+def test_another_group_is_asked_where_the_cloud_refuses_one(make: Make, folder: Path) -> None:
+    found = json.loads((folder / "fleet.json").read_text())
+    found["sizes"].append(["dearer", "on-demand", 3])
+    (folder / "fleet.json").write_text(json.dumps(found))
+    agent = make(joined("first"), *waits(0), *waits(1), *waits(2))
+    asked = folder / "asked"
+    with sizing.growing(agent):
+        await_(lambda: asked.exists() and "start dearer 3" in asked.read_text())
+    # at first the group that comes first in the file, with the other one for what it has no room for
+    assert asked.read_text().splitlines()[:2] == ["start on-demand 2", "start dearer 1"]
+
+
 def test_an_idle_machine_leaves(make: Make) -> None:
     agent = make(joined("first"), joined("me"))
     with sizing.leaving(agent):

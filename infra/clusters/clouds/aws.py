@@ -115,10 +115,16 @@ def launch_template(
 
 def create_fleet(cluster: Aws, order: Order, place: int, overrides: Sequence[Json]) -> Json:
     """Return the parameters of EC2's CreateFleet for a group. `overrides`: where its machines may
-    be; see `preferred`.
+    be; see `allowed`.
+
+    Spot machines come from the zones that EC2 finds cheapest among those with the fewest
+    interruptions to be expected: it knows the prices and the evictions of everybody. On demand a
+    machine costs the same in each zone, and the first ones are preferred.
     """
     group = cluster.workers[place]
     spot = group.market == "spot"
+    if not spot:
+        overrides = [{**one, "Priority": float(rank)} for rank, one in enumerate(overrides)]
     if groups.on_need(cluster, place):
         return groups.template(
             "aws_fleet_on_need",
@@ -134,7 +140,7 @@ def create_fleet(cluster: Aws, order: Order, place: int, overrides: Sequence[Jso
         most=group.most,
         market=group.market,
         spot={
-            "AllocationStrategy": "capacity-optimized-prioritized",
+            "AllocationStrategy": "price-capacity-optimized",
             "InstanceInterruptionBehavior": "terminate",
         }
         if spot
@@ -145,9 +151,9 @@ def create_fleet(cluster: Aws, order: Order, place: int, overrides: Sequence[Jso
     )
 
 
-def preferred(key: str, places: Sequence[str]) -> list[Json]:
-    """Return overrides for subnets or zones, the preferred one first. `key`: of EC2's."""
-    return [{key: place, "Priority": float(rank)} for rank, place in enumerate(places)]
+def allowed(key: str, places: Sequence[str]) -> list[Json]:
+    """Return overrides for subnets or zones. `key`: of EC2's."""
+    return [{key: place} for place in places]
 
 
 def bucket(state: str) -> Bucket:
@@ -209,7 +215,7 @@ def user_data(cluster: Aws, order: Order, prices: Prices, place: int) -> str:
                 cluster,
                 order,
                 n,
-                preferred("AvailabilityZone", cluster.workers[n].zones or cluster.zones),
+                allowed("AvailabilityZone", cluster.workers[n].zones or cluster.zones),
             )
             for n in on_need
         }

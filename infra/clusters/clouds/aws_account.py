@@ -124,7 +124,7 @@ class AwsAccount:
                     if not groups.first(self._cluster, place):
                         continue
                     subnets = self._subnets(self._account, place)
-                    overrides = aws.preferred("SubnetId", subnets)
+                    overrides = aws.allowed("SubnetId", subnets)
                     asked = aws.create_fleet(self._cluster, order, place, overrides)
                     answer = self._ec2.create_fleet(**asked)
                     ids.append(answer["FleetId"])

@@ -26,7 +26,7 @@ def files(cluster: Aws, order: Order, prices: Prices, parcel: bytes) -> dict[str
         template = aws.launch_template(
             cluster, order, prices, place, image=_IMAGE, security_group=_SECURITY_GROUP
         )
-        overrides = aws.preferred("AvailabilityZone", zones)
+        overrides = aws.allowed("AvailabilityZone", zones)
         if groups.first(cluster, place):
             asked = aws.create_fleet(cluster, order, place, overrides)
             found[f"fleet-{place}.json"] = _json(asked)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from math import inf
 
 from regrow.apps.agent.agent import AgentProcess
 from regrow.infra.clusters.clouds.own_fleet import OwnFleet
@@ -19,6 +20,10 @@ from regrow.tasks.errors import RegrowError
 
 PACE = (10.0, 15.0)
 """Seconds between two looks at the log. A machine takes minutes to come."""
+REFUSED_SECONDS = 300.0
+"""Seconds for which a group of which the cloud refused to start machines comes after the others: a
+type that is sold out stays so for minutes or hours.
+"""
 
 
 def growing(agent: AgentProcess) -> AbstractContextManager[object]:
@@ -28,7 +33,8 @@ def growing(agent: AgentProcess) -> AbstractContextManager[object]:
     fleet = agent.request.fleet
     if fleet is None:
         return nullcontext()
-    return _followed(agent, lambda history: _grow(agent, fleet, history, time.time()))
+    refused: dict[str, float] = {}
+    return _followed(agent, lambda history: _grow(agent, fleet, history, time.time(), refused))
 
 
 def leaving(agent: AgentProcess) -> AbstractContextManager[object]:
@@ -39,18 +45,30 @@ def leaving(agent: AgentProcess) -> AbstractContextManager[object]:
     return _followed(agent, lambda history: _leave(agent, fleet, history, time.time()))
 
 
-def _grow(agent: AgentProcess, fleet: OwnFleet, history: History, now: float) -> None:
+def _grow(
+    agent: AgentProcess, fleet: OwnFleet, history: History, now: float, refused: dict[str, float]
+) -> None:
+    """Start machines that are short. `refused`: by group, when the cloud refused to start some."""
     if not sizes.is_short(history, now):
         return
     try:
         groups = fleet.sized()
-        wanted = sizes.sizes(history, groups, now)
-        for one in groups:
-            if (more := wanted.get(one.name, one.there) - one.there) > 0:
-                fleet.start(one.name, more)
-                agent.announce(f"{more} more of {one.name}, as trials wait for them")
     except RegrowError as error:
         agent.announce(f"{error}; trying again")
+        return
+    # Stable: groups that were not refused lately stay in the order of the cluster file.
+    ordered = sorted(groups, key=lambda one: now - refused.get(one.name, -inf) < REFUSED_SECONDS)
+    wanted = sizes.sizes(history, ordered, now)
+    for one in ordered:
+        if (more := wanted.get(one.name, one.there) - one.there) <= 0:
+            continue
+        try:
+            fleet.start(one.name, more)
+        except RegrowError as error:
+            refused[one.name] = now
+            agent.announce(f"{error}; trying again")
+        else:
+            agent.announce(f"{more} more of {one.name}, as trials wait for them")
 
 
 def _leave(agent: AgentProcess, fleet: OwnFleet, history: History, now: float) -> None:
