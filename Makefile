@@ -21,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS :=
-# More than two cores have: the processes wait for servers that start, for a third of the time. Unit tests do not.
+# One more than there are cores, as they often wait for servers that start. Unit tests do not.
 JOBS := 3
 UNIT_JOBS := 2
 UPGRADE :=

@@ -21,15 +21,16 @@ def train(trial):
 @pytest.mark.usefixtures("shared_prefect")
 def test_one_is_stopped_and_one_dropped_while_it_runs_and_the_best_is_run_again(desk: Desk) -> None:
     file = desk.write(
-        "orders",
+        "written",
         train=TRAIN.replace("FOLDER", str(desk.folder)),
         space={"x": {"uniform": [0.1, 1.0]}},
         trials=5,
-        max_steps=4,
-        concurrency=2,
+        max_steps=9,
+        concurrency=1,
         checkpoint=None,
     )
-    process = desk.start("run", file)
+    changed = ("--set", "max_steps=4", "--set", "concurrency=2")
+    process = desk.start("run", file, "--name", "orders", *changed)
     desk.await_events("orders", "ended", 2, process)
     said = desk.run("trial", "orders", "0", "--stop", "--yes").stdout
     assert "trial 0 of orders: stopped" in said
@@ -41,6 +42,7 @@ def test_one_is_stopped_and_one_dropped_while_it_runs_and_the_best_is_run_again(
     assert "the user stopped trial 0" in told
     ends = {e["trial"]: e["outcome"] for e in desk.events("orders") if e["event"] == "ended"}
     assert ends == {0: "stopped", **dict.fromkeys(range(1, 5), "done")}
+    assert {p["step"] for p in desk.points("orders")} == {1, 2, 3, 4}
     assert "stopped at step 1: the user stopped it" in desk.run("trial", "orders", "0").stdout
     desk.run("verify", "orders")
     wrong = desk.run("trial", "orders", "2", "--again", "--set", "trails=3", expect=2).stderr

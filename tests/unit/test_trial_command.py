@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import regrow as rg
 from regrow.infra.log.log import Log
 from regrow.infra.state.places import Places
 from regrow.search.events import encode
@@ -94,6 +95,15 @@ def test_trials_are_dropped_and_kept_by_a_condition(tmp_path: Path) -> None:
     kept = typed("--where", "dropped == true", "--keep", "--yes").stdout
     assert f"trial {best} of simulated: kept" in kept
     assert f"the best is trial {best}:" in kept
+
+    python = rg.open("simulated", str(tmp_path))
+    python.trial(best).drop()
+    assert python.best is not None
+    assert python.best.trial != best
+    python.trial(best).keep()
+    assert python.best.trial == best
+    python.trial(best).stop()  # nothing happens to one that has ended
+    assert python.trial(best).state == "done"
 
 
 @pytest.mark.parametrize(
