@@ -136,7 +136,12 @@ def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
             return schedulers.DEFAULT, why
     trials = expected_trials(setting, early=True)
     eager = MOST_EAGER if trials is None else min(MOST_EAGER, trials // 3)
-    options = {"grace_period": _grace(setting.max_steps or 1), "eager": eager, "guard": True}
+    options = {
+        "grace_period": _grace(setting.max_steps or 1),
+        "eager": eager,
+        "guard": True,
+        "recheck": True,
+    }
     return {"async_hyperband": options}, f"trials of at most {setting.max_steps:,} steps"
 
 

@@ -29,7 +29,7 @@ def test_what_was_chosen_outlives_the_driver_and_a_raised_total(desk: Desk) -> N
     view = desk.show("chosen")
     assert (view["search"], view["schedule"], view["status"]) == (
         {"mobster": {"by_step": True}},
-        {"async_hyperband": {"grace_period": 1, "eager": 2, "guard": True}},
+        {"async_hyperband": {"grace_period": 1, "eager": 2, "guard": True, "recheck": True}},
         "finished",
     )
     assert view["auto"] == {

@@ -40,7 +40,7 @@ GIVEN: dict[str, Any] = {
 }
 CHOSEN: tuple[Any, Any] = (
     {"mobster": {"by_step": True}},
-    {"async_hyperband": {"grace_period": 1, "eager": 13, "guard": True}},
+    {"async_hyperband": {"grace_period": 1, "eager": 13, "guard": True, "recheck": True}},
 )
 """What `search: auto` makes of GIVEN."""
 CELLS: dict[str, Any] = {"x": {"grid": [0.1, 0.5, 0.9]}, "kind": {"grid": ["a", "b"]}}
