@@ -110,7 +110,7 @@ def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> 
     elif trials is not None:
         many = f"{trials:,} trial{'' if trials == 1 else 's'}"
     many = f"{many}, {dimensions} parameter{'' if dimensions == 1 else 's'}"
-    return {"mobster": {"by_step": True}}, many
+    return {"mobster": {"by_step": True, "augmented": True}}, many
 
 
 def _cells(setting: Setting) -> int:

@@ -39,7 +39,7 @@ GIVEN: dict[str, Any] = {
     "max_steps": 27,
 }
 CHOSEN: tuple[Any, Any] = (
-    {"mobster": {"by_step": True}},
+    {"mobster": {"by_step": True, "augmented": True}},
     {"async_hyperband": {"grace_period": 1, "eager": 13, "guard": True, "recheck": True}},
 )
 """What `search: auto` makes of GIVEN."""
