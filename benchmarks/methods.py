@@ -126,7 +126,11 @@ METHODS = {
         ours("cmaes", "fifo"),
         ours("bohb", "asha"),
         ours("mobster", SCHEDULES["tpe"], "auto without guard and by_step"),
-        ours({"mobster": {"by_step": True}}, SCHEDULES["tpe"], "auto without guard"),
+        ours(
+            {"mobster": {"by_step": True, "augmented": True}},
+            SCHEDULES["tpe"],
+            "auto without guard",
+        ),
         ours("mobster", "fifo"),
         ours("mobster", "hyperband"),
         optuna("random", "none"),

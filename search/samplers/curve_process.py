@@ -175,6 +175,11 @@ class Process:
         )
         return np.asarray(kernel + _LEVEL + _weighing(self._advice, advice))
 
+    @property
+    def noise(self) -> float:
+        """The variance of the noise."""
+        return float(np.exp(self._h.noise))
+
     def at_the_end(self, points: Floats) -> tuple[Floats, Floats]:
         """Return mean and standard deviation at the last step, without noise, of points (m, d)."""
         advice = self._seen.advice(points)

@@ -50,6 +50,8 @@ class Mobster:
     Then two trials that have reported are enough to begin.
 
     `by_step`: costs are scored within their step (`step_scores.py`), not by rank over all of them.
+    `augmented`: a point whose outcome is known but for noise, as that of a near-copy of a trial
+    that was seen whole, promises next to nothing (`acquisition.py`).
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Mobster:
         n_startup_trials: int | None = None,
         random_fraction: float = 0.1,
         by_step: bool = False,
+        augmented: bool = False,
     ) -> None:
         check_whole("n_startup_trials", n_startup_trials, 2)
         check_within("random_fraction", random_fraction, 0, 1, "write 0.1")
@@ -69,7 +72,7 @@ class Mobster:
             max(len(self._parameters) + 1, 4) if n_startup_trials is None else n_startup_trials
         )
         self._random = random_fraction
-        self._by_step = by_step
+        self._by_step, self._augmented = by_step, augmented
         self._results: dict[int, Result] = {}
         self._points: dict[int, list[float]] = {}
         """The point of each trial that fits the space, MIDDLE where inactive."""
@@ -186,5 +189,7 @@ class Mobster:
 
             points = CubePoints(self._setting.space, self._parameters)
             others = advice([other.expected for other in self._others]) if self._others else None
-            self._model = Model(points, self._startup, others, by_step=self._by_step)
+            self._model = Model(
+                points, self._startup, others, by_step=self._by_step, augmented=self._augmented
+            )
         return self._model

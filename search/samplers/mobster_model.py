@@ -44,7 +44,8 @@ LEADERS: Final = 5
 
 class Model:
     """Proposes points. It caches the last fit with its data, which alone determine it. `by_step`:
-    costs are scored within their step, not by rank over all.
+    costs are scored within their step, not by rank over all. `augmented`: less is expected where
+    the outcome is known but for noise.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class Model:
         beforehand: Beforehand | None = None,
         *,
         by_step: bool = False,
+        augmented: bool = False,
     ) -> None:
-        self._by_step = by_step
+        self._by_step, self._augmented = by_step, augmented
         self._cube, self._beforehand = cube, beforehand
         self._choice = np.array([isinstance(domain, Choice) for domain in cube.domains])
         self._startup = startup
@@ -91,7 +93,14 @@ class Model:
             success = self._outcomes.log_success(points, failed, curves.keys())
         rng = np.random.default_rng(seed)
         return largest_improvement(
-            process.at_the_end, float(expected.min()), leaders, taken, self._cube, rng, success
+            process.at_the_end,
+            float(expected.min()),
+            leaders,
+            taken,
+            self._cube,
+            rng,
+            success,
+            process.noise if self._augmented else None,
         )
 
     def process(

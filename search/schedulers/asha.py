@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Final
 
 from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
@@ -20,24 +21,61 @@ from regrow.search.schedulers.base import Layout, Verdict
 from regrow.search.schedulers.rungs import Bracket, Bracketed, Key, Rung, check_brackets, rung_steps
 from regrow.search.space.setting import Setting
 
+LATER: Final = 9
+"""A trial is judged again after one part in so many of a rung's steps, at least after one step."""
+
 
 class Stopping(Bracket):
     """A bracket that stops trials. A trial continues at a rung if it is among the best max(1, n //
     eta) of the n that have reached it, itself included; a tie with the worst of these continues.
+
+    `last`: the last step; with it, trials that continued are judged once more soon after each rung,
+    by their place among all that have reached the rung by then. None: they are not.
     """
+
+    def __init__(self, steps: Sequence[int], eta: int, last: int | None = None) -> None:
+        super().__init__(steps, eta)
+        self._rechecks: dict[int, int] = {}
+        """By step at which trials are judged again, the rung."""
+        if last is not None:
+            self._rechecks = {
+                again: step
+                for step, above in zip(self.steps, [*self.steps[1:], last], strict=False)
+                if (again := step + max(1, round(step / LATER))) < above
+            }
+        self._due = sorted([*self.steps, *self._rechecks])
+
+    def following(self, after: int) -> int | None:
+        return next((step for step in self._due if step > after), None)
+
+    def again(self, step: int) -> bool:
+        return step in self._rechecks
 
     def decide(self, trial: int, step: int, cost: float) -> Verdict:
         rung = self.rungs[step]
         n = len(rung.reached) + 1
-        place = rung.place((cost, -1, -1)) + 1
-        best = max(1, n // self.eta)
-        why = f"place {place} of {n} at rung {step}, {best} go on"
-        if place > best:
+        return self._verdict(step, f"rung {step}", rung.place((cost, -1, -1)), n, 1)
+
+    def decide_again(self, trial: int, step: int, least: int) -> Verdict:
+        at = self._rechecks[step]
+        rung = self.rungs[at]
+        key = rung.reached_by(trial)
+        if key is None:
+            return Verdict(until=self.following(step))
+        place = rung.place((key[0], -1, -1))
+        return self._verdict(step, f"rung {at} by now", place, len(rung.reached), least)
+
+    def _verdict(self, step: int, where: str, place: int, n: int, least: int) -> Verdict:
+        """Return the verdict on a trial that is at a place, from 0, among n."""
+        best = max(least, n // self.eta)
+        why = f"place {place + 1} of {n} at {where}, {best} go on"
+        if place >= best:
             return Verdict(action="stop", why=why)
         return Verdict(until=self.following(step), why=why)
 
     def enter(self, trial: int, step: int, cost: float, verdict: Verdict) -> None:
-        self.rungs[step].enter((cost, trial, trial), waits=False)
+        if step in self.rungs:
+            self.rungs[step].enter((cost, trial, trial), waits=False)
 
     def job(self, *, complete: bool) -> tuple[int, int] | None:
         """Return None: no trial is ever paused."""
@@ -108,6 +146,10 @@ class Asha(Bracketed):
     the next job of the slot that it frees continues without a pause, which is equivalent to
     algorithm 2. When no new trials come, the best trial of a rung continues even if the rung is
     smaller than reduction_factor, so that one trial reaches max_steps.
+
+    `recheck`: a trial that "stopping" let continue is judged once more soon after the rung. The
+    first to reach a rung continue whatever they are worth; where several workers reach it at about
+    the same time, the rest shows at once which of them were worth it.
     """
 
     def __init__(
@@ -118,12 +160,14 @@ class Asha(Bracketed):
         reduction_factor: int = 3,
         type: str = "stopping",  # noqa: A002  # the option's name
         guard: bool = False,
+        recheck: bool = False,
     ) -> None:
         super().__init__(setting)
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
         if guard:
             self.guard(steps)
-        self._brackets = [made(type, steps, reduction_factor)]
+        last = setting.max_steps if recheck else None
+        self._brackets = [made(type, steps, reduction_factor, last)]
 
     def bracket_of(self, trial: int) -> Bracket:
         return self._brackets[0]
@@ -165,6 +209,7 @@ class AsyncHyperband(Asha):
         eager: int = 0,
         type: str = "stopping",  # noqa: A002  # the option's name
         guard: bool = False,
+        recheck: bool = False,
     ) -> None:
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
         check_brackets(brackets, len(steps) + 1)
@@ -174,7 +219,8 @@ class AsyncHyperband(Asha):
         )
         self._eager = eager
         count = len(steps) + 1 if brackets is None else brackets
-        self._brackets = [made(type, steps[b:], reduction_factor) for b in range(count)]
+        last = setting.max_steps if recheck else None
+        self._brackets = [made(type, steps[b:], reduction_factor, last) for b in range(count)]
         starts = [
             -(-(len(steps) + 1) * reduction_factor ** (s := len(steps) - b) // (s + 1))
             for b in range(count)
@@ -188,8 +234,17 @@ class AsyncHyperband(Asha):
         return self._brackets[bisect_right(self._bounds, u)]
 
 
-def made(kind: str, steps: Sequence[int], eta: int) -> Stopping | Promotion:
-    """Return a bracket of a `kind`. Raises SpecError for an unknown kind, naming the option."""
+def made(
+    kind: str, steps: Sequence[int], eta: int, last: int | None = None
+) -> Stopping | Promotion:
+    """Return a bracket of a `kind`. `last`: the last step, if trials that continue are judged again
+    soon after each rung. Raises SpecError, naming the option, for an unknown kind, and for one that
+    judges no trial again.
+    """
     if kind not in ("stopping", "promotion"):
         raise SpecError("type", kind, "is not known", "write stopping or promotion")
-    return Stopping(steps, eta) if kind == "stopping" else Promotion(steps, eta)
+    if kind == "stopping":
+        return Stopping(steps, eta, last)
+    if last is not None:
+        raise SpecError("recheck", True, "goes with type: stopping alone", "leave it out")
+    return Promotion(steps, eta)

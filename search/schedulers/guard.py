@@ -103,10 +103,18 @@ class Agreement:
 
     def told(self, step: int) -> str:
         """Return in words what is known of a step's agreement with later ones."""
-        agreement, n = self.at(self._steps[max(0, bisect_right(self._steps, step) - 1)])
+        agreement, n = self._before(step)
         if not n:
             return ""
         return f" (agreement {agreement:.2f} in {n} trials, least {LEAST:g})"
+
+    def seen(self, step: int) -> bool:
+        """Return whether trials have shown how far a step agrees with later ones."""
+        return self._before(step)[1] > 0
+
+    def _before(self, step: int) -> tuple[float, int]:
+        """Return agreement and number of trials at the last of `steps` up to a step."""
+        return self.at(self._steps[max(0, bisect_right(self._steps, step) - 1)])
 
     def at(self, step: int) -> tuple[float, int]:
         """Return the agreement of one of the steps with later ones, and by how many trials."""
@@ -246,7 +254,7 @@ class Guarded(Scheduler):
         step = len(news.values)
         if news.verdict.action == "continue" and self._probing(news.trial, news.values):
             self._probes.add(news.trial, step)
-        if news.trial not in self._probes:
+        if news.trial not in self._probes and not self.again(news.trial, step):
             self.agreement.select(news.trial, step, self.setting.sign * news.values[-1])
 
     def _observe(self, trial: int, values: Sequence[float]) -> None:
@@ -263,6 +271,16 @@ class Guarded(Scheduler):
             and self.agreement.trusted(len(values))
             and self.judge(trial, values).action == "stop"
         )
+
+    def again(self, trial: int, step: int) -> bool:
+        """Return whether the trial is judged at this step by its place at an earlier one."""
+        return False
+
+    def wanted(self, step: int) -> int:
+        """Return how many trials continue at least after they were judged again: so many as show
+        whether ranks at the step tell the end, until that was seen.
+        """
+        return 1 if self.agreement is None or self.agreement.seen(step) else ENOUGH
 
     def judge(self, trial: int, values: Sequence[float]) -> Verdict:
         """See SchedulerPort.decide; without regard to the guard."""

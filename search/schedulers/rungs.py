@@ -99,8 +99,12 @@ class Bracketed(Guarded):
         raise NotImplementedError
 
     def first(self, trial: int, after: int) -> int | None:
-        """Return the next rung above `after`."""
+        """Return the next step above `after` at which the trial is judged."""
         return self.bracket_of(trial).following(after)
+
+    def again(self, trial: int, step: int) -> bool:
+        """Return whether the trial is judged at this step by a rung that it has left."""
+        return self.bracket_of(trial).again(step)
 
     def opening(self, trial: int) -> int | None:
         """Return the first rung of the trial's bracket."""
@@ -108,7 +112,10 @@ class Bracketed(Guarded):
 
     def judge(self, trial: int, values: Sequence[float]) -> Verdict:
         """Compare the trial with the others of its bracket at this rung."""
-        return self.bracket_of(trial).decide(trial, len(values), self.setting.sign * values[-1])
+        bracket, step = self.bracket_of(trial), len(values)
+        if bracket.again(step):
+            return bracket.decide_again(trial, step, self.wanted(step))
+        return bracket.decide(trial, step, self.setting.sign * values[-1])
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
         """Enter the value into its rung."""
@@ -146,11 +153,21 @@ class Bracket:
         self.rungs = {step: Rung() for step in steps}
 
     def following(self, after: int) -> int | None:
-        """Return the first rung above step `after`."""
+        """Return the first step above `after` at which trials are judged."""
         return next((step for step in self.steps if step > after), None)
+
+    def again(self, step: int) -> bool:
+        """Return whether trials are judged at this step by a rung that they have left."""
+        return False
 
     def decide(self, trial: int, step: int, cost: float) -> Verdict:
         """Decide on a trial at a rung."""
+        raise NotImplementedError
+
+    def decide_again(self, trial: int, step: int, least: int) -> Verdict:
+        """Decide on a trial that has left a rung, by its place there among all that have reached it
+        by now. `least`: how many of them continue at least.
+        """
         raise NotImplementedError
 
     def enter(self, trial: int, step: int, cost: float, verdict: Verdict) -> None:

@@ -110,7 +110,7 @@ def _search(schedule: Named, setting: Setting, *, repeats: int, first: bool) -> 
     elif trials is not None:
         many = f"{trials:,} trial{'' if trials == 1 else 's'}"
     many = f"{many}, {dimensions} parameter{'' if dimensions == 1 else 's'}"
-    return {"mobster": {"by_step": True}}, many
+    return {"mobster": {"by_step": True, "augmented": True}}, many
 
 
 def _cells(setting: Setting) -> int:
@@ -136,7 +136,12 @@ def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
             return schedulers.DEFAULT, why
     trials = expected_trials(setting, early=True)
     eager = MOST_EAGER if trials is None else min(MOST_EAGER, trials // 3)
-    options = {"grace_period": _grace(setting.max_steps or 1), "eager": eager, "guard": True}
+    options = {
+        "grace_period": _grace(setting.max_steps or 1),
+        "eager": eager,
+        "guard": True,
+        "recheck": True,
+    }
     return {"async_hyperband": options}, f"trials of at most {setting.max_steps:,} steps"
 
 

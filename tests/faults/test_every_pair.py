@@ -50,7 +50,7 @@ experiment.
 VARIANTS = [
     *sorted(SCHEDULERS.items()),
     ("asha", {"type": "promotion", "reduction_factor": 2}),
-    ("async_hyperband", {"guard": True, "reduction_factor": 2}),
+    ("async_hyperband", {"guard": True, "recheck": True, "reduction_factor": 2}),
 ]
 BY_DAY = ("fifo", "asha", "pbt")
 """Schedulers that each sampler meets by day: trials that run to their end, are stopped, and are exchanged.

@@ -28,8 +28,8 @@ def test_what_was_chosen_outlives_the_driver_and_a_raised_total(desk: Desk) -> N
     assert "search:" not in desk.run("run", file).stdout
     view = desk.show("chosen")
     assert (view["search"], view["schedule"], view["status"]) == (
-        {"mobster": {"by_step": True}},
-        {"async_hyperband": {"grace_period": 1, "eager": 2, "guard": True}},
+        {"mobster": {"by_step": True, "augmented": True}},
+        {"async_hyperband": {"grace_period": 1, "eager": 2, "guard": True, "recheck": True}},
         "finished",
     )
     assert view["auto"] == {

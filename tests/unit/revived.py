@@ -17,7 +17,7 @@ SCHEDULES: list[Any] = [
     "fifo",
     "asha",
     {"asha": {"type": "promotion", "reduction_factor": 2}},
-    {"asha": {"guard": True, "reduction_factor": 2}},
+    {"asha": {"guard": True, "recheck": True, "reduction_factor": 2}},
     "hyperband",
     "successive_halving",
     {"async_hyperband": {"type": "promotion"}},

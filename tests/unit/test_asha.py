@@ -55,6 +55,23 @@ def test_each_rung_counts_only_those_that_reached_it() -> None:
     assert run(asha_of("max", 9), *arrivals) == [True, True, True, False, True, True]
 
 
+def test_a_trial_that_went_on_is_judged_again_by_its_place_of_then() -> None:
+    asha = Asha(setting(27, "max"), recheck=True)
+    assert [asha.first(0, step) for step in (0, 1, 3, 4, 9, 10)] == [1, 2, 4, 9, 10, None]
+    assert run(asha, *((9, v) for v in (0.5, 0.6, 0.7, 0.8, 0.4, 0.3))) == [True] * 4 + [False] * 2
+    again = {
+        trial: asha.decide(trial, [0.0] * 8 + [v, 0.9]) for trial, v in enumerate((0.5, 0.6, 0.7))
+    }
+    assert [again[trial].action for trial in (0, 1, 2)] == ["stop", "stop", "continue"]
+    assert again[0].why == "place 4 of 6 at rung 9 by now, 2 go on"
+    assert again[2].until is None
+
+
+def test_paused_trials_are_not_judged_again() -> None:
+    with pytest.raises(SpecError, match=r"recheck: .*goes with type: stopping alone"):
+        Asha(setting(27, "max"), type="promotion", recheck=True)
+
+
 def test_a_halving_takes_the_best_half() -> None:
     values = (1.0, 2.0, 3.0, 2.5, 2.75, 0.5)
     # of n, n // 2 go on, at least one:              1  1  1  2  2  3

@@ -39,8 +39,8 @@ GIVEN: dict[str, Any] = {
     "max_steps": 27,
 }
 CHOSEN: tuple[Any, Any] = (
-    {"mobster": {"by_step": True}},
-    {"async_hyperband": {"grace_period": 1, "eager": 13, "guard": True}},
+    {"mobster": {"by_step": True, "augmented": True}},
+    {"async_hyperband": {"grace_period": 1, "eager": 13, "guard": True, "recheck": True}},
 )
 """What `search: auto` makes of GIVEN."""
 CELLS: dict[str, Any] = {"x": {"grid": [0.1, 0.5, 0.9]}, "kind": {"grid": ["a", "b"]}}

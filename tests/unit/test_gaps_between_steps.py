@@ -39,6 +39,7 @@ SCHEDULES: dict[str, Any] = {
     "hyperband": {"schedule": {"async_hyperband": {"reduction_factor": 3}}, "max_steps": 27},
     "halving": {"schedule": {"successive_halving": {"reduction_factor": 3}}, "max_steps": 27},
     "guarded": {"schedule": {"asha": {"guard": True}}, "max_steps": 27},
+    "rechecked": {"schedule": {"asha": {"recheck": True}}, "max_steps": 27},
     "median": {"schedule": {"median": {"min_samples_required": 1}}},
     "percentile": {"schedule": {"percentile": {"min_samples_required": 1}}},
 }

@@ -137,6 +137,21 @@ def test_the_largest_improvement_is_found_in_a_corner() -> None:
     assert np.abs(found - target).max() < 0.15
 
 
+def test_with_noise_a_point_that_would_tell_little_promises_little() -> None:
+    def expected(points: process.Floats) -> tuple[process.Floats, process.Floats]:
+        known = points[:, 0] < 0.5
+        return np.where(known, -0.2, 0.0), np.where(known, 0.1, 0.25)
+
+    def found(noise: float | None) -> float:
+        good, taken = np.array([[0.25]]), np.empty((0, 1))
+        rng = np.random.default_rng(0)
+        return largest_improvement(expected, 0.0, good, taken, cube_of(LINE), rng, noise=noise)[0]
+
+    assert found(None) < 0.5
+    assert found(1e-6) < 0.5
+    assert found(0.3**2) > 0.5
+
+
 def test_a_cut_curve_teaches() -> None:
     """No trial got further than the first step, and low x is better there."""
     sampler = make(GREEDY, setting(max_steps=9))

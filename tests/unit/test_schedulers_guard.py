@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from regrow.search.errors import SpecError
+from regrow.search.schedulers.base import Decision
 from regrow.search.schedulers.guard import ENOUGH, Agreement, Probes
 from regrow.testing import check_scheduler
 from tests.unit.scheduling import Run, scheduler
@@ -18,7 +19,7 @@ STEPS = [1, 3, 9]
 GUARDED: list[Any] = [
     {"asha": {"guard": True}},
     {"asha": {"guard": True, "type": "promotion"}},
-    {"async_hyperband": {"guard": True, "eager": 24}},
+    {"async_hyperband": {"guard": True, "recheck": True, "eager": 24}},
     {"hyperband": {"guard": True}},
     {"successive_halving": {"guard": True}},
     {"median": {"guard": True}},
@@ -177,6 +178,18 @@ def test_probes_cost_a_share_of_all_steps_and_at_first_a_training_or_a_tenth_of_
     probes.observe(2, 100)
     assert probes.room(9)
     assert not Probes(27, 5.0).room(9)
+
+
+def test_until_ranks_were_seen_to_tell_a_recheck_leaves_as_many_as_it_takes_to_see_it() -> None:
+    made = scheduler({"asha": {"guard": True, "recheck": True}}, max_steps=27, mode="min")
+    costs = [6, 8, 5, 7, 4, 3, 2, 1]
+    for trial, cost in enumerate(costs):
+        values = [float(cost)] * 9
+        made.apply(Decision(trial=trial, values=values, verdict=made.decide(trial, values)))
+    again = [made.decide(trial, [float(cost)] * 10).action for trial, cost in enumerate(costs)]
+    assert [cost for cost, action in zip(costs, again, strict=True) if action == "continue"] == [
+        *(8, 4, 3, 2, 1),
+    ], "the best four, and the probe"
 
 
 def test_median_needs_max_steps_with_the_guard() -> None:
