@@ -69,8 +69,12 @@ class Rehearsal:
         now = time.time()
         if not limits.rehearses(history, now, self._made):
             return None
-        made(history, self._places)
         self._made = now
+        try:
+            made(history, self._places)
+        except Exception as error:  # noqa: BLE001 - the end itself tells it; meanwhile the recorder has to follow
+            logging.getLogger(__name__).info("the end could not be rehearsed: %s", error)
+            return None
         return self._loading + time.monotonic() - began
 
 

@@ -159,8 +159,8 @@ def _outside(seen: int) -> float:
     What is drawn from a few trials differs less than what they were themselves drawn from: by the
     factor sqrt((n - 1) / n), and the spread of n is only estimated. So the percentiles are those
     that an interval of Student's t for n trials has in a normal distribution (Hesterberg, "What
-    Teachers Should Know About the Bootstrap", The American Statistician 69(4), 2015, section 5.3:
-    the expanded percentile interval).
+    Teachers Should Know About the Bootstrap", The American Statistician 69(4), 2015: the expanded
+    percentile interval).
     """
     freedom, z = seen - 1, _NORMAL.inv_cdf((1 + WITHIN) / 2)
     # Student's t: Abramowitz and Stegun, 26.7.5. 0.005 too small with 4 degrees of freedom.

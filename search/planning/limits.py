@@ -244,8 +244,8 @@ def _step_slack(history: History) -> float:
 
     It is the largest multiple of the last n steps. Whatever their distribution, the next one
     exceeds it with a probability of 1 / (n + 1), as long as their order is a matter of chance
-    (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", Springer 2005, section
-    2.2).
+    (conformal prediction: Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World",
+    Springer 2005).
     """
     excess = history.pace.excess
     return SLACK if len(excess) < ENOUGH_STEPS else min(SLACK, max(1.0, *excess))
