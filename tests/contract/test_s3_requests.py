@@ -68,8 +68,13 @@ def test_an_experiment_logs_all_requests_of_its_coordinator_and_attempts(
             if step == 2:
                 attempt.bench.notice("it goes away", True)
 
+    def whole(trial: Trial) -> None:
+        steadily(trial)
+        sent(trial)
+        store.list("")  # after its last checkpoint
+
     attempt(office, evicted)
-    attempt(office, steadily)
+    attempt(office, whole)
     office.instructions()  # waits until the end is in the log
     history = office.history
     assert history.closed is not None
@@ -82,6 +87,8 @@ def test_an_experiment_logs_all_requests_of_its_coordinator_and_attempts(
     ]
     restored = [one.traffic for one in office.events if isinstance(one, Began) and one.restored]
     assert restored
+    assert [counted(one.traffic)[0] for one in office.events if isinstance(one, Ended)][1] > 0
+    assert all(counted(one.traffic)[0] > 0 for one in office.events if isinstance(one, Saved))
     assert all(one is not None and one.sent for one in restored)
     assert paid.traffic == sum((one for one in parts if one is not None), Traffic())
     assert paid.store == pytest.approx(
