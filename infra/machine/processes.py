@@ -141,8 +141,8 @@ def is_running(pid: int) -> bool:
 
 
 def _watch(mark: str) -> None:
-    # If all processes are told to end (systemd, slurm), the guard has to stay, to make sure that
-    # the others do.
+    # If all processes get a signal to end (systemd, slurm), the guard has to stay, to make sure
+    # that the others do.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         # Not ignored: processes that it starts would inherit that.
         signal.signal(number, lambda *_: None)

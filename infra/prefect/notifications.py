@@ -47,7 +47,7 @@ def ensure(
     """
     if not _lasts(places):
         needed = "notify needs a station (`regrow up`) or a Prefect server of your own"
-        return [f"{needed}; nobody will be told"] if spec.notify is not None else []
+        return [f"{needed}; no message will be sent"] if spec.notify is not None else []
     try:
         owner = spec.name if deployment_id is None else client.read_deployment(deployment_id).name
         if spec.notify is None:
@@ -57,7 +57,7 @@ def ensure(
         scheduled = deployment_id is not None
         _automate(client, automation(_name(owner), owner, spec.notify, blocks, scheduled=scheduled))
     except Exception as error:  # noqa: BLE001 - Prefect and its blocks raise many types
-        return [f"notify cannot be set up, nobody may be told: {error}"]
+        return [f"notify cannot be set up, messages may be missing: {error}"]
     return remarks
 
 
@@ -130,16 +130,16 @@ def _blocks(client: SyncPrefectClient, notify: Notify, owner: str) -> tuple[list
         address = os.environ.get(variable)
         if not address:
             remarks.append(
-                f"notify.{channel}: the variable {variable} is not set here; set it, or nobody is"
-                " told there"
+                f"notify.{channel}: the variable {variable} is not set here; set it, or no"
+                " message is sent there"
             )
             continue
         try:
             block = _block(channel, address)
         except ValueError:  # the error's text may contain the address
             remarks.append(
-                f"notify.{channel}: what {variable} holds is no address for {channel}; nobody is"
-                " told there"
+                f"notify.{channel}: what {variable} holds is no address for {channel}; no"
+                " message is sent there"
             )
             continue
         blocks.append(block.save(block_name(owner, channel), overwrite=True))
@@ -149,7 +149,7 @@ def _blocks(client: SyncPrefectClient, notify: Notify, owner: str) -> tuple[list
             blocks.append(client.read_block_document_by_name(name, kind, include_secrets=False).id)
         except ObjectNotFound:
             remarks.append(
-                f"notify.block: Prefect has no block {notify.block!r}; nobody is told by it"
+                f"notify.block: Prefect has no block {notify.block!r}; it sends no message"
             )
     return blocks, remarks
 

@@ -54,7 +54,7 @@ def deliver(
             if is_away(error):
                 waiting.extendleft(reversed(batch))
                 return False
-            logging.getLogger("regrow").info("Prefect refuses what it is told: %s", error)
+            logging.getLogger("regrow").info("Prefect refuses log lines: %s", error)
     return True
 
 

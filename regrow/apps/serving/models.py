@@ -57,7 +57,7 @@ class Models:
 
         The choice is random: clients that alternate would otherwise always get the same model. The
         first model answers as soon as it is loaded, even before the switch: another process may
-        have switched already and told its client that the server is ready.
+        have switched already, and have answered its client that the server is ready.
         """
         if self.canary is not None and self._chance.random() < self.share:
             return self.canary

@@ -74,7 +74,7 @@ class AnsweringSampler:
         self._mirror = Mirror(name, [StudyDirection.MINIMIZE])  # until the log tells more
         self._study: Stopping | None = None
         self._dealt: set[int] = set()
-        """Trials whose end the sampler was told, in any process."""
+        """Trials whose end was passed to the sampler, in any process."""
         self._noted: dict[int, dict[str, Any]] = {}
         """Attributes that the sampler set on a trial after its proposal."""
         self._of_study: dict[str, Any] = {}
@@ -120,7 +120,7 @@ class AnsweringSampler:
         return "stopped"
 
     def _ended(self) -> list[int]:
-        """Return the trials that have ended, and whose end the sampler was not told."""
+        """Return the trials that have ended, and whose end was not passed to the sampler."""
         trials = self._history.trials
         return sorted(
             number

@@ -1,4 +1,5 @@
-"""Arguments of Ray Tune's classes and functions: each is used by the translation, or told.
+"""Arguments of Ray Tune's classes and functions: each is used by the translation, or named
+to the user as unused.
 
 `Arguments` remembers which were read. What the user set and nothing read makes a line.
 """

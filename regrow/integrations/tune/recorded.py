@@ -41,7 +41,7 @@ SCHEDULERS = (
     "ray.tune.schedulers.resource_changing_scheduler:ResourceChangingScheduler",
 )
 SETTINGS = ("ray.tune:RunConfig",)
-"""Settings of which a default and the same value given are to be told apart."""
+"""Settings of which a default is distinguished from the same value, given."""
 GIVEN = "_regrow_given"
 _ALL = (*SEARCHERS, *SCHEDULERS, *SETTINGS)
 _KNOWN = {place.partition(":")[2] for place in _ALL}

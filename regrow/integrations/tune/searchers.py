@@ -23,7 +23,7 @@ _IN_TUNE = ("BasicVariantGenerator",)
 class Searching:
     """A translated search algorithm. `space`: one that it was given instead of the Tuner;
     `defined`: a function of Optuna's trial that suggests it. `own`: a searcher that runs as it is.
-    `indexed`: whether trials are told their place among `repeats`.
+    `indexed`: whether each trial gets its place among `repeats`.
     """
 
     search: str | dict[str, Any] = "random"

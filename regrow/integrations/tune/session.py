@@ -135,7 +135,7 @@ class Reporting:
 def trial_info(
     name: str, folder: str, experiment: str, bundle: Mapping[str, float] | None
 ) -> SimpleNamespace:
-    """Return what functions and classes are told of their trial, under the names of both."""
+    """Return what functions and classes get to know of their trial, under the names of both."""
     from ray import tune
 
     resources = tune.PlacementGroupFactory([dict(bundle or {"CPU": 1.0})])

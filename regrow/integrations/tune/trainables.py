@@ -36,7 +36,7 @@ class Trainable:
         searcher: of the user's class, which suggests configurations; None for none.
         defined: the function of Optuna's trial that suggests the configuration, None for none.
         bundle: the resources of a trial, by Ray's names; None: one CPU.
-        repeats: trials of the same configuration, see TRIAL_INDEX; 1: it is not told.
+        repeats: trials of the same configuration, see TRIAL_INDEX; 1: trials get no index.
         root: state root in which a function's trial directory is; None: it is not kept.
         origin: working directory of the script; `apart`: whether each trial has one of its own.
 
