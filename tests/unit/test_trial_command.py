@@ -97,6 +97,7 @@ def test_trials_are_dropped_and_kept_by_a_condition(tmp_path: Path) -> None:
     assert f"the best is trial {best}:" in kept
 
     python = rg.open("simulated", str(tmp_path))
+    assert best is not None
     python.trial(best).drop()
     assert python.best is not None
     assert python.best.trial != best
