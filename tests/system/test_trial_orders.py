@@ -26,11 +26,10 @@ def test_one_is_stopped_and_one_dropped_while_it_runs_and_the_best_is_run_again(
         space={"x": {"uniform": [0.1, 1.0]}},
         trials=5,
         max_steps=9,
-        concurrency=1,
+        concurrency=2,
         checkpoint=None,
     )
-    changed = ("--set", "max_steps=4", "--set", "concurrency=2")
-    process = desk.start("run", file, "--name", "orders", *changed)
+    process = desk.start("run", file, "--name", "orders", "--set", "max_steps=4")
     desk.await_events("orders", "ended", 2, process)
     said = desk.run("trial", "orders", "0", "--stop", "--yes").stdout
     assert "trial 0 of orders: stopped" in said
