@@ -68,6 +68,7 @@ OTHER: dict[str, Any] = {
     "stall": 600,
     "market": {"first": "spot", "after": 600},
     "price_per_hour": 1.5,
+    "store_prices": {"per_1000_writes": 0.005},
     "mlflow": {"experiment": "Shared"},
     "register": "m",
     "notify": {"slack": "$SLACK_WEBHOOK"},
