@@ -399,6 +399,10 @@ class Slurm(Cluster):
     """CPUs of an agent, all for trials. None: Slurm's default."""
     memory: Bytes | None = None
     """Memory of an agent: bytes, or text such as "8GiB". None: Slurm's default."""
+    idle: Time | None = None
+    """After this time without a trial an agent ends, once none is left for it: seconds, or "5min".
+    None: it stays to the end.
+    """
     gres: Text | None = None
     """Generic resources of an agent, such as "gpu:2"."""
     constraint: Text | None = None

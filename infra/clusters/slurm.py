@@ -56,7 +56,7 @@ while kill -0 "$agent" 2>/dev/null; do wait "$agent"; done
 wait "$agent"
 code=$?
 case "$code" in
-  # The experiment is over: elements that still wait have nothing to do.
+  # The experiment is over, or needs fewer machines: elements that still wait have nothing to do.
   0 | 1) scancel --quiet --state=PENDING "$SLURM_ARRAY_JOB_ID" ;;
   # This machine cannot take part.
   2) ;;
@@ -137,6 +137,8 @@ def script(
     if cluster.setup:
         lines += ["set -e", *cluster.setup, "set +e"]
     ends = "" if cluster.prefix is None else _END_TIME
+    if cluster.idle is not None:
+        words = [*words, "--idle-timeout", f"{cluster.idle:g}s"]
     return "\n".join(lines) + ends + _BODY.format(command=_command(cluster, words))
 
 

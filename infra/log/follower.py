@@ -17,7 +17,9 @@ from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Missing, Store
 
 LIST_EVERY = 5
-"""Reads by name that find nothing before the log is listed."""
+"""Reads by name that find nothing before the log is listed. They are to be a second or so apart:
+until then segments that were merged are not seen.
+"""
 
 
 class Vanished(RegrowError):
@@ -28,12 +30,17 @@ class Vanished(RegrowError):
 
 
 class Follower:
-    """Reads a log from after segment `after`, then what is appended. Never writes."""
+    """Reads a log from after segment `after`, then what is appended. Never writes.
 
-    def __init__(self, store: Store, after: int = 0) -> None:
+    `list_every`: the log is listed after so many reads by name that find nothing; 1 where reads are
+    far apart.
+    """
+
+    def __init__(self, store: Store, after: int = 0, *, list_every: int = LIST_EVERY) -> None:
         self._store = store
         self._after = after
-        self._looks = LIST_EVERY  # the first read lists
+        self._list_every = list_every
+        self._looks = list_every  # the first read lists
 
     @property
     def after(self) -> int:
@@ -43,7 +50,7 @@ class Follower:
     @property
     def more(self) -> bool:
         """Whether more can be read at once: the next read lists the log."""
-        return self._looks >= LIST_EVERY
+        return self._looks >= self._list_every
 
     def read(self, *, rest: bool = False) -> Segments:
         """Return the segments that came since the last call, in order, as many as fit one answer;
@@ -57,7 +64,7 @@ class Follower:
             return self._listed()
         doubts: list[int] = []
         found = self._taken(self._named(doubts))
-        self._looks = LIST_EVERY if doubts or full(found) else 0 if found else self._looks + 1
+        self._looks = self._list_every if doubts or full(found) else 0 if found else self._looks + 1
         return found if found or not self.more else self._listed()
 
     def _taken(self, segments: Iterator[tuple[int, list[bytes]]]) -> Segments:
@@ -85,7 +92,7 @@ class Follower:
         segments = Log.read(self._store, self._after, on_cut=cuts.append)
         found = self._taken(takewhile(lambda _: not cuts, segments))
         if full(found):
-            self._looks = LIST_EVERY  # there is more, in objects that only a listing finds
+            self._looks = self._list_every  # there is more, in objects that only a listing finds
             return found
         if (
             not found

@@ -63,6 +63,10 @@ def join(
         str | None,
         option("How long this machine stays: 4h [default: as the batch system says]"),
     ] = None,
+    idle_timeout: Annotated[
+        str | None,
+        option("Leave after this time without a trial, once none is left for it [default: stay]"),
+    ] = None,
     never_lead: Annotated[bool, option("Never lead", "--never-lead")] = False,
     no_trials: Annotated[bool, option("Run no trials here", "--no-trials")] = False,
     address: Annotated[
@@ -123,11 +127,13 @@ def join(
             leads=not never_lead,
             works=not no_trials,
             fleet=own_fleet.here(),
+            idle=None if idle_timeout is None else _span("--idle-timeout", idle_timeout),
         ),
         say,
     )
     say(f"{ended.why}; this agent ends")
-    raise typer.Exit(ExitCode.INTERRUPTED if ended.status is None else _CODES[ended.status])
+    left = ExitCode.INTERRUPTED if ended.needed else ExitCode.DONE
+    raise typer.Exit(left if ended.status is None else _CODES[ended.status])
 
 
 def _experiment(
@@ -179,15 +185,21 @@ def _labels(text: str | None) -> dict[str, str]:
     return found
 
 
+def _span(name: str, text: str) -> float:
+    """Return an option's duration in seconds, as a user wrote it. Raises UserError."""
+    found = seconds(text)
+    if not isinstance(found, float):
+        raise UserError(f"{name} {text!r}: write a duration, as 90min or 4h")
+    if found > LONGEST:
+        raise UserError(f"{name} {text!r}: is longer than 100 years; leave it out")
+    return found
+
+
 def _walltime(text: str) -> float:
     """Return a duration in seconds, as a user wrote it. Raises UserError."""
     from regrow.apps.agent.notices import ENDS_SECONDS
 
-    found = seconds(text)
-    if not isinstance(found, float):
-        raise UserError(f"--walltime {text!r}: write a duration, as 90min or 4h")
-    if found > LONGEST:
-        raise UserError(f"--walltime {text!r}: is longer than 100 years; leave it out")
+    found = _span("--walltime", text)
     if found < LEAST_SECONDS:
         raise UserError(
             f"--walltime {text!r}: an agent leaves {ENDS_SECONDS:g} s before its machine ends, and"

@@ -3,7 +3,8 @@
 Spot machines are there from the beginning to the end. On-demand machines beside them come for
 attempts that wait for one (see `market.py`), and leave when none needs them any more. One of them
 always stays, where there is a group on demand: it leads, and asks for more where all spot machines
-are gone.
+are gone. Other machines may leave once the trials that are left need fewer of them, as where early
+stopping has ended most (Misra et al., "RubberBand", EuroSys 2021).
 """
 
 from __future__ import annotations
@@ -87,13 +88,37 @@ def idle(history: History, agent: str, now: float) -> float:
     present = _present(history)
     if agent not in present or agent == _stays(history) or any(_waiting(history)):
         return 0.0
+    return max(0.0, now - _last_used(history, agent))
+
+
+def spare(history: History, agent: str, now: float) -> float:
+    """Return for how many seconds a machine had no attempt that can have none any more; 0 if it has
+    one, may have one, or leads. `agent`: id of its agent.
+
+    A trial needs one machine for each of its workers at most, and trials only become fewer. Of the
+    idle machines those that joined first stay.
+    """
+    over = history.closing is not None or history.closed is not None
+    works = [name for name, one in history.agents.items() if one.present and one.joined.cpus > 0]
+    leader = history.agents.leaders[-1:]
+    if over or history.unlimited or agent not in works or agent in leader:
+        return 0.0
+    needed = (history.total - history.ended) * history.spec.resources.widths[1]
+    last = {name: _last_used(history, name) for name in works if name not in leader}
+    unused = [name for name, since in last.items() if since < math.inf]
+    kept = max(0, needed - (len(works) - len(unused)))
+    return max(0.0, now - last[agent]) if agent in unused[kept:] else 0.0
+
+
+def _last_used(history: History, agent: str) -> float:
+    """Return when a machine had its last attempt, or joined; infinite if it has one."""
     joined = history.agents[agent].joined
     since = joined.t
     for trial in history.trials:
         for attempt in trial.attempts:
             if joined.node_id in attempt.nodes:
                 since = max(since, math.inf if attempt.t_ended is None else attempt.t_ended)
-    return max(0.0, now - since)
+    return since
 
 
 def _present(history: History) -> list[str]:

@@ -116,7 +116,7 @@ def largest_improvement(
     The search also starts near the points `good` (n, d). Points `taken` (m, d) are not proposed
     again while there are others. `log_success`: logarithm of the probability that a trial at a
     point does not fail; None: it never fails. `noise`: the variance of repeats, by which the
-    improvement is augmented (`_log_told`); None: it is not.
+    improvement is augmented (`_log_informative`); None: it is not.
     """
     known = {row.tobytes() for row in np.round(taken, _SAME)}
 
@@ -125,7 +125,7 @@ def largest_improvement(
         again = np.array([row.tobytes() in known for row in np.round(points, _SAME)])
         improvement = np.log(spread) + _log_improvement((least - mean) / spread) - _AGAIN * again
         if noise is not None:
-            improvement += _log_told(spread, noise)
+            improvement += _log_informative(spread, noise)
         return np.asarray(improvement if log_success is None else improvement + log_success(points))
 
     points = np.vstack(
@@ -157,7 +157,7 @@ def _log_improvement(z: Floats) -> Floats:
     return np.asarray(np.where(z > _FAR, exact, series))
 
 
-def _log_told(spread: Floats, noise: float) -> Floats:
+def _log_informative(spread: Floats, noise: float) -> Floats:
     """Return the logarithm of how much a trial tells: 1 - sqrt(noise / (spread**2 + noise)), the
     factor of the augmented expected improvement (Huang, Allen, Notz and Zeng, Journal of Global
     Optimization 34, 2006). It is near 0 where the outcome is known but for noise.

@@ -148,6 +148,18 @@ def test_damage_is_told(store: LocalStore) -> None:
         follower.read()
 
 
+def test_a_slow_reader_sees_at_once_what_was_merged_since_it_read(store: LocalStore) -> None:
+    log = Log.open(store)
+    log.claim([line(1)])
+    often, seldom = Follower(store), Follower(store, list_every=1)
+    assert len(often.read()) == len(seldom.read()) == 1
+    for number in range(2, 10):
+        log.append([line(number)])
+    assert log.compact(min_segments=4) > 0
+    assert often.read() == []
+    assert [number for number, _ in seldom.read()] == list(range(2, 10))
+
+
 def test_a_log_that_was_removed_is_told(store: LocalStore) -> None:
     log = Log.open(store)
     log.claim([line(1)])

@@ -179,3 +179,34 @@ def test_nothing_is_started_for_an_experiment_that_ends() -> None:
     world.run(100)
     assert world.booting == []
     assert list(world.machines.values()) == ["small"]
+
+
+def spare(history: History, now: float) -> dict[str, float]:
+    return {name: sizes.spare(history, name, now) for name in history.agents}
+
+
+def test_machines_leave_that_no_trial_is_left_for_the_last_to_join_first() -> None:
+    history = History("simulated")
+    history.apply(created(trials=4, max_steps=9))
+    history.apply(Opened(t=0.0, by="driver", driver="d", slots=4, trials=4, agent="a"))
+    for t, name in enumerate("abcd"):
+        asked: Any = {"cpus": 2.0, "gpus": 0.0}
+        history.apply(Joined(t=float(t), agent=name, host="h", node_id=name, **asked))
+    assert spare(history, 100.0) == {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.0}, "each may get one"
+    for trial, node in enumerate("abcd"):
+        history.apply(Proposed(t=4.0, trial=trial, config={"x": 0.5}))
+        history.apply(Started(t=4.0, trial=trial, attempt=1))
+        place: Any = {"node": "n", "node_id": node}
+        history.apply(Began(t=5.0, trial=trial, attempt=1, **place))
+    failed: Any = {"attempt": 1, "outcome": "failed", "cause": "error"}
+    history.apply(Ended(t=10.0, trial=1, **failed))
+    history.apply(Ended(t=20.0, trial=2, **failed))
+    # two trials are left, on the machines of the leader and d
+    assert spare(history, 100.0) == {"a": 0.0, "b": 90.0, "c": 80.0, "d": 0.0}
+    history.apply(Ended(t=30.0, trial=3, attempt=1, outcome="preempted", cause="preempted"))
+    # the trial of d continues on any of b, c and d: the first of them stays
+    assert spare(history, 100.0) == {"a": 0.0, "b": 0.0, "c": 80.0, "d": 70.0}
+    history.apply(Left(t=40.0, agent="b", why="lost"))
+    assert spare(history, 100.0) == {"a": 0.0, "b": 0.0, "c": 0.0, "d": 70.0}
+    history.apply(Closing(t=50.0, status="interrupted", by="user", why="SIGTERM"))
+    assert set(spare(history, 100.0).values()) == {0.0}

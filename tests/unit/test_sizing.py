@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from regrow.apps.agent.request import Request
 from regrow.infra.clusters.clouds import own_fleet
 from regrow.infra.log.log import Log
 from regrow.infra.state.places import Places
-from regrow.search.events import AnyEvent, Joined, Opened, Proposed, Started, encode
+from regrow.search.events import AnyEvent, Ended, Joined, Opened, Proposed, Started, encode
 from tests.contract.test_agents_in_stores import member
 from tests.unit.simulated import created
 
@@ -143,6 +144,26 @@ def test_an_idle_machine_leaves(make: Make) -> None:
     with sizing.leaving(agent):
         await_(lambda: agent.notices.why is not None)
     assert agent.notices.why == "its machine had no trial for 5 min"
+
+
+def test_an_agent_leaves_that_was_asked_to_once_no_trial_is_left_for_its_machine(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(own_fleet.FLEET)
+    monkeypatch.setattr(sizing, "PACE", (0.01, 0.05))
+    agent = make(joined("first"), joined("me"), *(one for n in range(5) for one in failed(n)))
+    agent.request = replace(agent.request, fleet=None, idle=30.0)
+    with sizing.leaving(agent):
+        await_(lambda: agent.notices.why is not None)
+    assert agent.notices.why == "its machine had no trial for 30 s"
+
+
+def failed(trial: int) -> list[AnyEvent]:
+    t = time.time() - 50.0
+    return [
+        *waits(trial),
+        Ended(t=t, trial=trial, attempt=1, outcome="failed", cause="error"),
+    ]
 
 
 def test_elsewhere_an_agent_follows_nothing(

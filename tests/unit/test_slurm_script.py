@@ -46,6 +46,11 @@ def written(cluster: Slurm) -> str:
     )
 
 
+def test_an_element_leaves_that_has_nothing_left_to_do() -> None:
+    assert "--idle-timeout" not in written(parsed())
+    assert "--state /shared/state --idle-timeout 300s &" in written(parsed(idle="5min"))
+
+
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
@@ -55,7 +60,7 @@ def written(cluster: Slurm) -> str:
             {"workers": []},
             "workers: []: is for clusters on aws or gcp or azure or kubernetes",
         ),
-        ({"idle": "5min"}, 'idle: "5min": is for clusters on aws or gcp'),
+        ({"idle": -1}, "idle: -1: is not above 0"),
         ({"most": 5}, "most: 5: is more than the 4 agents; leave it out"),
         ({"time": "4 parsecs"}, 'time: "4 parsecs": is not a number; write seconds, or text'),
         ({"time": "30s"}, "time: "),

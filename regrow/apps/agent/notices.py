@@ -30,7 +30,8 @@ class Notices:
         self._ends = ends
         self._signal: int | None = None
         self._cloud: str | None = None
-        self._idle: str | None = None
+        self.idle: str | None = None
+        """Why the machine is needed no more; None: it may be."""
 
     def handle_signal(self, number: int, _: object) -> None:
         """Handle a signal."""
@@ -43,7 +44,7 @@ class Notices:
 
     def is_idle(self, why: str) -> None:
         """Take note that the machine is needed no more."""
-        self._idle = why
+        self.idle = why
 
     @property
     def why(self) -> str | None:
@@ -54,7 +55,7 @@ class Notices:
             return self._cloud
         if self._ends is not None and time.time() > self._ends - ENDS_SECONDS:
             return "its machine's time ends"
-        return self._idle
+        return self.idle
 
 
 @contextmanager

@@ -32,6 +32,8 @@ class Request:
         leads: whether it may lead.
         works: whether trials run here.
         fleet: of its machine, if machines of it come on need; None: of none.
+        idle: seconds without a trial after which it leaves, once none is left for its machine;
+            None: it stays.
 
     """
 
@@ -50,6 +52,7 @@ class Request:
     leads: bool = True
     works: bool = True
     fleet: OwnFleet | None = None
+    idle: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +62,13 @@ class AgentEnd:
     Attributes:
         why: for people.
         status: how the experiment ended; None: this agent leaves before that.
+        needed: whether its machine may be needed again.
 
     """
 
     why: str
     status: Status | None = None
+    needed: bool = True
 
 
 def ended(name: str, status: Status) -> str:

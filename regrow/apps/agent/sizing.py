@@ -38,11 +38,15 @@ def growing(agent: AgentProcess) -> AbstractContextManager[object]:
 
 
 def leaving(agent: AgentProcess) -> AbstractContextManager[object]:
-    """Have the agent leave once its machine, if it came on need, is idle, within the block."""
-    fleet = agent.request.fleet
-    if fleet is None or not fleet.on_need:
-        return nullcontext()
-    return _followed(agent, lambda history: _leave(agent, fleet, history, time.time()))
+    """Have the agent leave once its machine is idle, within the block: if it came on need, or has a
+    time after which it leaves.
+    """
+    fleet, most = agent.request.fleet, agent.request.idle
+    if fleet is not None and fleet.on_need:
+        return _followed(agent, lambda history: _leave(agent, sizes.idle, history, fleet.idle))
+    if most is not None:
+        return _followed(agent, lambda history: _leave(agent, sizes.spare, history, most))
+    return nullcontext()
 
 
 def _grow(
@@ -71,9 +75,15 @@ def _grow(
             agent.announce(f"{more} more of {one.name}, as trials wait for them")
 
 
-def _leave(agent: AgentProcess, fleet: OwnFleet, history: History, now: float) -> None:
-    if sizes.idle(history, agent.me.id, now) >= fleet.idle:
-        agent.notices.is_idle(f"its machine had no trial for {in_words(fleet.idle)}")
+def _leave(
+    agent: AgentProcess,
+    unused: Callable[[History, str, float], float],
+    history: History,
+    most: float,
+) -> None:
+    """Have the agent leave if its machine was not used for `most` seconds."""
+    if unused(history, agent.me.id, time.time()) >= most:
+        agent.notices.is_idle(f"its machine had no trial for {in_words(most)}")
 
 
 def _followed(
@@ -88,5 +98,5 @@ def _followed(
         if batch.trouble is None and not batch.more and history.created is not None:
             act(history)
 
-    log = Subscription(Follower(agent.store), PACE)
+    log = Subscription(Follower(agent.store, list_every=1), PACE)
     return log.in_background(apply, "sizes", patience=0.0)

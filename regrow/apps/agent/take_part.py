@@ -8,6 +8,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 from regrow.apps.agent import reach, sizing
 from regrow.apps.agent.agent import TICK, AgentProcess
@@ -60,7 +61,8 @@ def take_part(request: Request, say: Callable[[str], None]) -> AgentEnd:
                 because(str(error))
                 raise
             because(result.why)
-            return result
+            unneeded = request.idle is not None and result.why == notices.idle
+            return replace(result, needed=not unneeded)
 
 
 def _turns(agent: AgentProcess) -> AgentEnd:
