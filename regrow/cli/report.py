@@ -97,7 +97,7 @@ def _pictures(rows: LogRows, folder: Path) -> None:
 
 
 def check_page(file: Path, option: str) -> None:
-    """Raise UserError if a page must not be written page_file. `option`: the one that names it."""
+    """Raise UserError if a page must not be written there. `option`: the one that names it."""
     try:
         with file.open("rb") as page_file:
             begin = page_file.read(4096)
@@ -107,5 +107,5 @@ def check_page(file: Path, option: str) -> None:
         raise UserError(f"{option}: {file} cannot be read: {error.strerror}") from None
     if begin and OURS not in begin:
         raise UserError(
-            f"{option}: {file} is page_file already and is no report of regrow's; name another file"
+            f"{option}: {file} is there already and is no report of regrow's; name another file"
         )
