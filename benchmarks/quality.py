@@ -367,7 +367,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("tasks", choices=("zoo", "yahpo", "tables"), help="which tasks")
-    parser.add_argument("--held-out", action="store_true", help="those that nobody has looked at")
+    parser.add_argument("--held-out", action="store_true", help="those that nothing was tuned on")
     parser.add_argument("--only", nargs="+", help="tasks whose name contains one of these")
     parser.add_argument("--methods", nargs="+", help="methods of these names, or that contain them")
     parser.add_argument("--seeds", type=int, default=20)

@@ -39,13 +39,6 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             sent=self.sent + other.sent,
         )
 
-    def __sub__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            writes=self.writes - other.writes,
-            reads=self.reads - other.reads,
-            sent=self.sent - other.sent,
-        )
-
     def __bool__(self) -> bool:
         return bool(self.writes or self.reads or self.sent)
 

@@ -3,7 +3,8 @@ is searched.
 
 Each kind has four variants, which differ in seed, size, workers and budget. Three are to tune on:
 all of their searches have been looked at. The fourth is held out: its results are looked at once
-all choices are made, and what is looked at before a change of constants is held out no more.
+all choices are made (2026-11-28), and what is looked at before a change of constants is held out
+no more.
 """
 
 from __future__ import annotations

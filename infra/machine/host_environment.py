@@ -169,7 +169,8 @@ def exhausted(error: BaseException) -> str:
             return "no more files may be open here (`ulimit -n`)"
         if number == errno.ENOMEM or isinstance(cause, MemoryError):
             return "there is no memory left here"
-        cause = cause.__cause__ or cause.__context__
+        before = None if cause.__suppress_context__ else cause.__context__
+        cause = cause.__cause__ or before
     return ""
 
 

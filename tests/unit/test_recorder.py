@@ -130,6 +130,15 @@ def asked(recorder: Recorder, attempt: int) -> Tracked:
     raise TimeoutError
 
 
+def interrupted(attempt: int) -> list[AnyEvent]:
+    """The end of a session in which trial 0 has this attempt."""
+    return [
+        Closing(t=7.0, status="interrupted", why="", by="user"),
+        Ended(t=7.0, trial=0, attempt=attempt, outcome="paused"),
+        Closed(t=8.0, status="interrupted"),
+    ]
+
+
 def test_an_attempt_is_told_its_run_once_that_is_there_and_after_a_rewind_the_new_one(
     recorder: tuple[Coordinator, Recorder],
 ) -> None:
@@ -148,12 +157,7 @@ def test_an_attempt_is_told_its_run_once_that_is_there_and_after_a_rewind_the_ne
         "simulated",
         "00000000-0000-0000-0000-000000000001",
     )
-    end: list[AnyEvent] = [
-        Closing(t=7.0, status="interrupted", why="", by="user"),
-        Ended(t=7.0, trial=0, attempt=2, outcome="paused"),
-        Closed(t=8.0, status="interrupted"),
-    ]
-    coordinator.segments.append(end)
+    coordinator.segments.append(interrupted(2))
     assert followed.drained(len(coordinator.segments), 120.0) is None
     assert followed.run_of(0, 4) == (None, None)
 
@@ -168,12 +172,7 @@ def test_the_end_of_a_session_with_a_deadline_is_rehearsed_while_trials_run(
     coordinator.segments.append(began(1))
     loaded = coordinator.rehearsed.seconds.get(timeout=120.0)
     assert coordinator.rehearsed.seconds.get(timeout=120.0) > loaded > 0
-    end: list[AnyEvent] = [
-        Closing(t=7.0, status="interrupted", why="", by="user"),
-        Ended(t=7.0, trial=0, attempt=1, outcome="paused"),
-        Closed(t=8.0, status="interrupted"),
-    ]
-    coordinator.segments.append(end)
+    coordinator.segments.append(interrupted(1))
     assert followed.drained(len(coordinator.segments), 120.0) is None
     assert coordinator.rehearsed.seconds.empty(), "it is made once"
 
