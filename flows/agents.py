@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from regrow.infra.clusters.agents import Agent, AgentEngine, Submission, Work
+from regrow.infra.clusters.agents import Agent, AgentEngine, AgentWork, Submission
 from regrow.infra.clusters.clouds.aws_account import AwsAccount
 from regrow.infra.clusters.clouds.azure_account import AzureAccount
 from regrow.infra.clusters.clouds.fleet_engine import FleetEngine
@@ -125,7 +125,7 @@ class AgentRun:
         words = ["regrow", "run", experiment, "--on", str(self.file)]
         return shlex.join(words + ["--state", places.root] * (places != Places.at(None)))
 
-    def work(self, order: RunRequest, end: Closed | None = None) -> Work:
+    def work(self, order: RunRequest, end: Closed | None = None) -> AgentWork:
         """Return what agents are started for. `end`: how the experiment has ended before. Raises
         UserError and SpecError.
         """
@@ -134,7 +134,7 @@ class AgentRun:
         sent = file.relative_to(order.project) if self.engine.sends else file
         words = joining(order, str(sent))
         words += ["--resume"] * (end is not None and end.status == "stopped")
-        return Work(
+        return AgentWork(
             experiment=order.spec.name,
             state=order.places.root,
             project=order.project,
@@ -170,7 +170,7 @@ class AgentRun:
         work = self.work(order, end)
         if order.retry_failed:
             self._request_retry(order)
-        with Folder(self.cluster.name).alone(self.say):
+        with Folder(self.cluster.name).locked(self.say):
             made: Submission = self.engine.submit(work, self.say)
         return made
 
@@ -191,12 +191,12 @@ class AgentRun:
 
     def done(self, submission: Submission) -> None:
         """Delete what would cost something after the experiment's end."""
-        with Folder(self.cluster.name).alone(self.say):
+        with Folder(self.cluster.name).locked(self.say):
             self.engine.done(submission, self.say)
 
     def down(self) -> None:
         """Tell all agents to leave, and check that nothing is left. Raises as AgentEngine.end."""
-        with Folder(self.cluster.name).alone(self.say):
+        with Folder(self.cluster.name).locked(self.say):
             self.engine.end(self.say)
 
 

@@ -48,7 +48,7 @@ from regrow.tasks.ports.store import Unavailable
 
 
 def conduct(
-    session: Session, ray_cluster: cluster.Cluster, asked: Interrupts
+    session: Session, ray_cluster: cluster.RayCluster, asked: Interrupts
 ) -> tuple[Status, History]:
     """Run one session from its claim to the record of its log; return its end and history."""
     context, flow_run, places = FlowRunContext.get(), this_flow_run(), session.places
@@ -126,7 +126,7 @@ def _snapshot(session: Session) -> dict[str, str]:
     return {}
 
 
-def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> Opening:
+def _opening(session: Session, ray_cluster: cluster.RayCluster, flow_run: str) -> Opening:
     """Return how the coordinator opens the log. Announces what the user should know of the code and
     the cluster. Raises SpecError if there is no room for a trial.
     """
@@ -166,7 +166,7 @@ def _opening(session: Session, ray_cluster: cluster.Cluster, flow_run: str) -> O
 
 
 def _shared(
-    session: Session, ray_cluster: cluster.Cluster, coordinator: Any, recorder: Any
+    session: Session, ray_cluster: cluster.RayCluster, coordinator: Any, recorder: Any
 ) -> Shared:
     """Return what all workers of the session get; the last two arguments are actor handles."""
     prepared, places, typed = session.prepared, session.places, session.typed

@@ -17,7 +17,7 @@ ANSWER_SECONDS = 60.0
 """Seconds in which a node says what GPUs it has."""
 
 
-def decide(session: Session, ray_cluster: cluster.Cluster) -> None:
+def decide(session: Session, ray_cluster: cluster.RayCluster) -> None:
     """Decide `gpu: auto` and `gpu_memory` by the GPUs of the cluster; announce GPUs that
     trials do not ask for. Raises SpecError if none has the memory.
     """
@@ -52,7 +52,7 @@ def _give(session: Session, gpu: float) -> None:
     session.prepared = session.prepared.needing(needed)
 
 
-def _memories(ray_cluster: cluster.Cluster) -> list[int]:
+def _memories(ray_cluster: cluster.RayCluster) -> list[int]:
     """Return the bytes of each GPU of the cluster; nodes that do not answer are left out."""
     nodes: list[Any] = cast(Any, ray).nodes()
     if ray_cluster.local:

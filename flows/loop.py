@@ -66,7 +66,7 @@ class Loop:
         poll = self._poll()
         while True:
             ready, _ = ray.wait([poll], timeout=POLL_SECONDS)
-            cluster.alarm()
+            cluster.raise_if_lost()
             self.attempts.check()
             self._handle_interrupts()
             self._look_at_nodes()
@@ -121,7 +121,7 @@ class Loop:
             )
             self.coordinator.close.remote(status, why)
         if self.closing and cluster.is_ending():
-            raise cluster.given_up("it was told to end, too")
+            raise cluster.abandon("it was told to end, too")
         if self.asked.urgent and not self.abandoned:
             self._give_up("did not end in time after the interruption")
 
@@ -132,7 +132,7 @@ class Loop:
         cluster.get(self.coordinator.abandon.remote(why))
 
     def _look_at_nodes(self) -> None:
-        for node_id in self.nodes.take_lost():
+        for node_id in self.nodes.pop_lost():
             self.coordinator.node_lost.remote(node_id)
         for node_id, why in self.nodes.draining().items():
             if node_id == self.nodes.here:

@@ -25,7 +25,7 @@ from regrow.flows.coordinator.ledger import Unrecordable
 from regrow.flows.coordinator.news import is_impostor, node_of, observe, refuse, told_already
 from regrow.flows.coordinator.present import Present, changes, ending
 from regrow.infra.log.log import CorruptLog, Segments, Superseded
-from regrow.infra.ray.notices import stay
+from regrow.infra.ray.notices import ignore_sigterm
 from regrow.infra.state.experiments import make_importable
 from regrow.search.errors import SpecError
 from regrow.search.events import (
@@ -92,7 +92,7 @@ class Coordinator:
         """Exception of the first decisions. Raised by later calls, as an exception in the
         constructor would reach the driver only as the actor's death.
         """
-        stay()
+        ignore_sigterm()
         make_importable(Spec.recorded(opening.spec))
         try:
             self._ledger = claimed(store, opening, driver)

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from regrow.infra.ray.cluster import start_actor
-from regrow.infra.ray.notices import stay
+from regrow.infra.ray.notices import ignore_sigterm
 from regrow.tasks.ports.messages import LogLine, Progress, Reply
 from regrow.tasks.process import background
 
@@ -119,7 +119,7 @@ class RayRelay(Relay):
     """Relay to a coordinator on Ray, under the name that the coordinator has chosen."""
 
     def __init__(self, coordinator: Any, name: str) -> None:
-        stay()
+        ignore_sigterm()
         super().__init__(lambda news, lines: coordinator.report_all.remote(news, name, lines))
         self._coordinator, self._name = coordinator, name
 

@@ -27,7 +27,7 @@ from regrow.infra.mlflow.trial_runs import TrialRuns
 from regrow.infra.mlflow.updates import SinkUnavailable, Target
 from regrow.infra.ray.cluster import start_actor
 from regrow.infra.ray.coordinator_log import CoordinatorLog
-from regrow.infra.ray.notices import stay
+from regrow.infra.ray.notices import ignore_sigterm
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.events import Began, Created, Opened, decode
@@ -63,7 +63,7 @@ class Recorder:
         artifact_root: str | None,
     ) -> None:
         """Start following. The last two are the driver's: this process may have other variables."""
-        stay()
+        ignore_sigterm()
         self._coordinator = ray.get_actor(coordinator)
         self._places, self._name = places, name
         self._uri, self._root = tracking_uri, artifact_root

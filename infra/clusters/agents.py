@@ -19,7 +19,7 @@ _MOST = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class AgentWork:
     """What agents are started for.
 
     Attributes:
@@ -115,15 +115,15 @@ class AgentEngine(Protocol[S]):
     def check(self) -> None:
         """Check for mistakes without asking others. Raises SpecError."""
 
-    def offer(self, work: Work) -> list[str]:
+    def offer(self, work: AgentWork) -> list[str]:
         """Describe what `submit` starts and what it costs at most, for people to confirm; empty if
         it starts nothing, or asks for no money of its own.
         """
 
-    def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
+    def files(self, work: AgentWork, say: Callable[[str], None]) -> dict[str, bytes]:
         """Return what agents are started by, without secrets, for use without regrow."""
 
-    def submit(self, work: Work, say: Callable[[str], None]) -> S:
+    def submit(self, work: AgentWork, say: Callable[[str], None]) -> S:
         """Start the agents that are missing. `say` gets lines for people."""
 
     def submissions(self) -> list[S]:

@@ -21,14 +21,14 @@ def read_cluster(path: Path) -> Cluster:
     data = read_map(path, "cluster", SEE)
     try:
         cluster = Cluster.parse(data)
-        there = {
+        absolute = {
             key: str(_beside(path, getattr(cluster, key), key))
             for key in ("prices", "lock")
             if isinstance(getattr(cluster, key, None), str)
         }
         if output := getattr(cluster, "output", None):
-            there["output"] = str((path.parent / Path(output).expanduser()).resolve())
-        return cluster.model_copy(update=there)
+            absolute["output"] = str((path.parent / Path(output).expanduser()).resolve())
+        return cluster.model_copy(update=absolute)
     except SpecError as error:
         raise located(error, path) from None
 

@@ -135,7 +135,7 @@ Label = Annotated[
 ]
 
 
-class Group(Part):
+class WorkerGroup(Part):
     """Fields of every kind of workers."""
 
     market: Market = "on-demand"
@@ -144,7 +144,7 @@ class Group(Part):
     """Workers of the group, as long as the cloud has that many."""
 
 
-class Workers(Group):
+class Workers(WorkerGroup):
     """Machines of one type."""
 
     type: Text
@@ -155,7 +155,7 @@ class Workers(Group):
     """Size of the disk in GB."""
 
 
-class Pods(Group):
+class Pods(WorkerGroup):
     """Pods of one kind. `node_selector` decides whether their nodes are spot."""
 
     name: Label

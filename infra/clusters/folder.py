@@ -34,7 +34,7 @@ class Folder:
         return self
 
     @contextmanager
-    def alone(self, say: Callable[[str], None]) -> Iterator[None]:
+    def locked(self, say: Callable[[str], None]) -> Iterator[None]:
         """Hold the cluster's lock within the block, so that one command of this machine at a time
         starts or ends it. Waits for another one.
         """

@@ -53,7 +53,7 @@ class Prices:
                         f" {','.join(_COLUMNS)}"
                     )
                 for row in rows:
-                    self._take(row, f"{file}:{rows.line_num}")
+                    self._add(row, f"{file}:{rows.line_num}")
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise UserError(f"{file}: the prices cannot be read: {error}") from error
 
@@ -62,7 +62,7 @@ class Prices:
         everywhere = self._known.get((instance, "", market))
         return self._known.get((instance, region, market), everywhere)
 
-    def _take(self, row: dict[str, str], where: str) -> None:
+    def _add(self, row: dict[str, str], where: str) -> None:
         markets: tuple[tuple[Market, str], ...] = (("on-demand", "Price"), ("spot", "SpotPrice"))
         for market, column in markets:
             if not (text := (row[column] or "").strip()):

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from regrow.infra.clusters.agents import Agent, Output, Submission, Submissions, Work
+from regrow.infra.clusters.agents import Agent, AgentWork, Output, Submission, Submissions
 from regrow.infra.clusters.description import Slurm
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.machine import private_files
@@ -186,30 +186,30 @@ class SlurmEngine:
     def check(self) -> None:
         variables(self.cluster, os.environ)
 
-    def offer(self, work: Work) -> list[str]:
+    def offer(self, work: AgentWork) -> list[str]:
         return []
 
-    def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
+    def files(self, work: AgentWork, say: Callable[[str], None]) -> dict[str, bytes]:
         return {f"{work.experiment}.sbatch": self._script(work, comment=None).encode()}
 
     def submissions(self) -> list[Array]:
         return self._arrays.all()
 
-    def submit(self, work: Work, say: Callable[[str], None]) -> Array:
+    def submit(self, work: AgentWork, say: Callable[[str], None]) -> Array:
         """Submit an array of agents, unless one of the experiment is in the queue. Raises UserError
         with the words of sbatch if it refuses.
         """
-        if (there := self._queued(work)) is not None:
-            say(f"{work.experiment} has agents in the queue already: job array {there.job}")
-            return there
+        if (queued := self._queued(work)) is not None:
+            say(f"{work.experiment} has agents in the queue already: job array {queued.job}")
+            return queued
         comment = f"regrow:{self.cluster.name}:{secrets.token_hex(6)}"
         text = self._script(work, comment=comment)
         self._output.mkdir(parents=True, exist_ok=True)
         file = self._folder.make().engine / f"{work.experiment}.sbatch"
         private_files.replace(file, text)
-        said = _run("sbatch", "--parsable", "--export=ALL", str(file))
+        output = _run("sbatch", "--parsable", "--export=ALL", str(file))
         made = Array(
-            job=said.strip().partition(";")[0],
+            job=output.strip().partition(";")[0],
             experiment=work.experiment,
             state=work.state,
             comment=comment,
@@ -232,12 +232,12 @@ class SlurmEngine:
         if not arrays:
             return []
         names = ",".join({one.experiment for one in arrays.values()})
-        said = _run(
+        output = _run(
             *("squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--name={names}"),
             f"--format={_MARK.join(_FIELDS)}",
         )
         found = []
-        for line in said.splitlines():
+        for line in output.splitlines():
             job, index, state, node, ran, reason, comment = line.split(_MARK, len(_FIELDS) - 1)
             if (array := arrays.get((job, comment))) is not None:
                 element = Agent(
@@ -269,8 +269,8 @@ class SlurmEngine:
         """Cancel all elements in the queue, and wait for their end. Raises RegrowError, naming
         them, if some are left.
         """
-        there = self.agents()
-        jobs = {_job(one) for one in there}
+        queued = self.agents()
+        jobs = {_job(one) for one in queued}
         for array in self._arrays.all():
             if array.job in jobs:
                 _run(
@@ -281,7 +281,7 @@ class SlurmEngine:
             names = ", ".join(f"{one.name} ({one.state})" for one in self.agents())
             raise RegrowError(f"still in the queue: {names}; squeue shows them")
         say(
-            f"nothing of {self.cluster.name} is in the queue any more; {len(there)} agents were"
+            f"nothing of {self.cluster.name} is in the queue any more; {len(queued)} agents were"
             " cancelled"
         )
 
@@ -290,7 +290,7 @@ class SlurmEngine:
         """Folder of the agents' output."""
         return Path(self.cluster.output or Path.cwd() / "slurm")
 
-    def _queued(self, work: Work) -> Array | None:
+    def _queued(self, work: AgentWork) -> Array | None:
         """Return the array of an experiment that is in the queue; None if there is none, or only
         one whose elements leave as the experiment has ended.
         """
@@ -300,10 +300,10 @@ class SlurmEngine:
             if (one.experiment, one.state) == (work.experiment, work.state)
             and one.t > (work.ended or 0.0)
         ]
-        there = {_job(element) for element in self.agents(*ours)} if ours else set()
-        return next((one for one in reversed(ours) if one.job in there), None)
+        queued = {_job(element) for element in self.agents(*ours)} if ours else set()
+        return next((one for one in reversed(ours) if one.job in queued), None)
 
-    def _script(self, work: Work, *, comment: str | None) -> str:
+    def _script(self, work: AgentWork, *, comment: str | None) -> str:
         self.check()
         return script(
             self.cluster,
@@ -341,6 +341,6 @@ def _run(program: str, *words: str) -> str:
     except subprocess.TimeoutExpired:
         raise RegrowError(f"{program} did not answer in {_COMMAND_SECONDS:.0f} s") from None
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise UserError(f"Slurm refuses {program}: {said}")
+        message = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise UserError(f"Slurm refuses {program}: {message}")
     return done.stdout

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from regrow.infra.clusters import unit_files
-from regrow.infra.clusters.agents import Agent, Output, Submission, Submissions, Work
+from regrow.infra.clusters.agents import Agent, AgentWork, Output, Submission, Submissions
 from regrow.infra.clusters.description import Ssh
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.clusters.machines import UNREACHABLE, Remote
@@ -73,17 +73,17 @@ class SshEngine:
             raise SpecError("key", self.cluster.key, "there is no such file", hint)
         variables(self.cluster, os.environ)
 
-    def offer(self, work: Work) -> list[str]:
+    def offer(self, work: AgentWork) -> list[str]:
         return []
 
-    def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
+    def files(self, work: AgentWork, say: Callable[[str], None]) -> dict[str, bytes]:
         texts = unit_files.files(self.cluster, work)
         return {name: text.encode() for name, text in texts.items()}
 
     def submissions(self) -> list[Launch]:
         return self._launches.all()
 
-    def submit(self, work: Work, say: Callable[[str], None]) -> Launch:
+    def submit(self, work: AgentWork, say: Callable[[str], None]) -> Launch:
         """Start an agent on each machine that has none. A machine that cannot be reached is named,
         and left out. Raises RegrowError if none is left, or one is not as the others.
         """
@@ -126,17 +126,17 @@ class SshEngine:
 
     def outputs(self, of: Launch) -> list[Output]:
         folder = f'"$HOME"/{unit_files.base(self.cluster)}/units/{unit_name(of)}'
-        look = (
+        command = (
             f'log={folder}/"$(uname -n)".log; test -f "$log" || {{ echo 0; exit; }};'
             f' tail -n {_LINES} "$log"; echo; stat -c %Y "$log"'
         )
         found = []
-        for remote, done in self._all(self._remotes(), look, _LOOK_SECONDS):
+        for remote, done in self._all(self._remotes(), command, _LOOK_SECONDS):
             *lines, t = done.stdout.decode(errors="replace").split("\n")[:-1] or ["0"]
             if done.returncode != 0:
                 lines, t = [f"cannot be reached: {_last(done)}"], "0"
-            said = [line for line in lines if line]
-            found.append(Output(title=remote.address, lines=said, t=float(t)))
+            shown = [line for line in lines if line]
+            found.append(Output(title=remote.address, lines=shown, t=float(t)))
         return found
 
     def done(self, of: Launch, say: Callable[[str], None]) -> None:
@@ -151,8 +151,8 @@ class SshEngine:
         for remote, done in self._all(remotes, self._command("stop"), _STOP_SECONDS):
             if (why := _trouble(done, made=self.cluster.python is None)) is not None:
                 left[remote.address] = " ".join(filter(None, (why[0], why[1] and f"({why[1]})")))
-            elif there := _told(done).get("left"):
-                left[remote.address] = f"left over: {'; '.join(there)}"
+            elif left_over := _reply(done).get("left"):
+                left[remote.address] = f"left over: {'; '.join(left_over)}"
         # Afterwards, as machines may share the folder, and with it the environment.
         place = f'"$HOME"/{unit_files.base(self.cluster)}'
         remove = f"rm -rf {place} || rm -rf {place}; test ! -e {place}"
@@ -171,11 +171,11 @@ class SshEngine:
             ]
         )
         if left:
-            told = "; ".join(f"{address}: {why}" for address, why in left.items())
-            raise RegrowError(f"of {self.cluster.name} this is left, or may be: {told}")
+            reasons = "; ".join(f"{address}: {why}" for address, why in left.items())
+            raise RegrowError(f"of {self.cluster.name} this is left, or may be: {reasons}")
         say(f"nothing of {self.cluster.name} is left on {_count(len(remotes), 'machine')}")
 
-    def _remembered(self, work: Work, remotes: Sequence[Remote]) -> Launch:
+    def _remembered(self, work: AgentWork, remotes: Sequence[Remote]) -> Launch:
         """Remember on which machines the experiment may have agents."""
         before = [one for one in self._launches.all() if unit_name(one) == unit_name(work)]
         earlier = (address for one in before for address in one.machines)
@@ -230,15 +230,15 @@ class SshEngine:
                     f"{remote.address} cannot be used: {why}; install regrow"
                     f" {ours['regrow']} there, or leave `python` out of the cluster file"
                 )
-            there = _told(done)
-            if name := next((name for name in ours if there.get(name) != ours[name]), None):
+            theirs = _reply(done)
+            if name := next((name for name in ours if theirs.get(name) != ours[name]), None):
                 raise RegrowError(
-                    f"{remote.address} has {name} {there.get(name)} in {python}, here is"
+                    f"{remote.address} has {name} {theirs.get(name)} in {python}, here is"
                     f" {ours[name]}; install {name} {ours[name]} there, or leave `python` out of"
                     " the cluster file"
                 )
 
-    def _check_shared(self, remotes: Sequence[Remote], work: Work) -> None:
+    def _check_shared(self, remotes: Sequence[Remote], work: AgentWork) -> None:
         """Check that each folder of `shared` is the same on all machines, and the one with the
         state on this one, too. Raises RegrowError, naming the folder and the machines, otherwise.
         """
@@ -253,14 +253,14 @@ class SshEngine:
                 raise RegrowError(
                     f"shared: {folder} is no folder on {first.address} that can be written; {hint}"
                 )
-            look = (
+            command = (
                 f"for i in $(seq {_SEEN_SECONDS}); do test -e {file} && exit 0; sleep 1; done;"
                 " exit 1"
             )
             try:
                 apart = [
                     one.address
-                    for one, done in self._all(remotes, look, _LOOK_SECONDS)
+                    for one, done in self._all(remotes, command, _LOOK_SECONDS)
                     if done.returncode != 0
                 ]
                 if apart:
@@ -279,7 +279,9 @@ class SshEngine:
 
     # ---- what machines get
 
-    def _start(self, remotes: Sequence[Remote], work: Work, say: Callable[[str], None]) -> None:
+    def _start(
+        self, remotes: Sequence[Remote], work: AgentWork, say: Callable[[str], None]
+    ) -> None:
         """Send what the machines need, and start an agent on each. Raises RegrowError if none of
         them starts.
         """
@@ -289,9 +291,9 @@ class SshEngine:
         failed, alone = [], []
         for remote, done in self._all(remotes, command, _SHIP_SECONDS, parcel.archive):
             if done.returncode != 0:
-                said = done.stderr.decode(errors="replace").strip().splitlines()[-_SHOWN:]
-                failed.append(f"no agent was started on {remote.address}: {' '.join(said)}")
-            elif _told(done).get("by") == "supervisor":
+                lines = done.stderr.decode(errors="replace").strip().splitlines()[-_SHOWN:]
+                failed.append(f"no agent was started on {remote.address}: {' '.join(lines)}")
+            elif _reply(done).get("by") == "supervisor":
                 alone.append(remote)
         if len(failed) == len(remotes):
             raise RegrowError("; ".join(failed))
@@ -362,10 +364,10 @@ def _agent(address: str, unit: Mapping[str, Any]) -> Agent:
 
 
 def _units(done: Done) -> list[dict[str, Any]]:
-    return list(_told(done).get("units", ()))
+    return list(_reply(done).get("units", ()))
 
 
-def _told(done: Done) -> dict[str, Any]:
+def _reply(done: Done) -> dict[str, Any]:
     """Return what a command of `unit.py` printed last: a login shell may print before it."""
     try:
         return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -386,8 +388,8 @@ def _trouble(done: Done, *, made: bool) -> tuple[str, str] | None:
 
 
 def _last(done: Done) -> str:
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return said[-1] if said else f"exit code {done.returncode}"
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
 
 
 def _named(remotes: Sequence[Remote]) -> str:

@@ -93,8 +93,8 @@ class Unit:
     def state(self) -> str:
         """Return `running`, `restarting`, or `ended`."""
         if _services().joinpath(self._service).exists():
-            said = _systemctl("show", "--property=ActiveState", "--value", self._service).stdout
-            match said.strip():
+            output = _systemctl("show", "--property=ActiveState", "--value", self._service).stdout
+            match output.strip():
                 case "active" | "deactivating":
                     return "running"
                 case "activating":
@@ -111,8 +111,8 @@ class Unit:
             _cut(self.log)
             if _has_manager():
                 shutil.copyfile(self.folder / self._service, _services() / self._service)
-                _told("daemon-reload")
-                _told("enable", "--now", self._service)
+                _ask_manager("daemon-reload")
+                _ask_manager("enable", "--now", self._service)
             else:
                 self._start_supervisor()
         return "systemd" if _services().joinpath(self._service).exists() else "supervisor"
@@ -150,24 +150,24 @@ class Unit:
 
     def supervise(self) -> None:
         """Run the agent, again and again, until its end is final or a signal asks for its end."""
-        with sole(self._lock, self.name) as told:
+        with sole(self._lock, self.name) as signals:
             pauses = Backoff(_PAUSE_SECONDS, _MOST_SECONDS, steady=_STEADY_SECONDS)
-            while not told:
+            while not signals:
                 began = time.monotonic()
                 agent = Supervised.of(
                     subprocess.Popen(
                         ["/bin/sh", self.folder / "agent.sh"], stdin=subprocess.DEVNULL
                     )
                 )
-                while agent.is_alive() and not told:
+                while agent.is_alive() and not signals:
                     time.sleep(_TICK)
                 agent.end(grace=LEAVE_SECONDS)
                 marks.kill(*self._marks)
                 if agent.child is not None and agent.child.returncode in FINAL:
                     break
-                until(lambda: told, seconds=pauses.after(time.monotonic() - began), tick=_TICK)
+                until(lambda: signals, seconds=pauses.after(time.monotonic() - began), tick=_TICK)
 
-    def tell(self) -> None:
+    def ask_to_leave(self) -> None:
         """Tell it to leave, and not to start again; return at once."""
         if _services().joinpath(self._service).exists():
             _systemctl("disable", "--now", "--no-block", self._service)
@@ -206,12 +206,12 @@ def _sweep(cluster: str, name: str) -> None:
     nothing of it runs: not on another machine either that has the same folder.
     """
     folder, host = root(cluster), f"{os.uname().nodename}.log"
-    there = units(cluster)
-    if any(one.state() != "ended" for one in there) or any(
+    found = units(cluster)
+    if any(one.state() != "ended" for one in found) or any(
         log.name != host for log in folder.glob("units/*/*.log")
     ):
         return
-    for one in there:
+    for one in found:
         if one.name != name:
             one.remove()
             shutil.rmtree(one.folder, ignore_errors=True)
@@ -222,19 +222,19 @@ def _sweep(cluster: str, name: str) -> None:
 
 def status(cluster: str) -> dict[str, Any]:
     """Return the units of this machine, and the processes that belong to them."""
-    there = [
+    described = [
         {"name": one.name, "state": one.state(), "said": _last(one.log), "t": _written(one.log)}
         for one in units(cluster)
     ]
-    return {"units": there, "left": marks.left(f"{MARK}={cluster}")}
+    return {"units": described, "left": marks.left(f"{MARK}={cluster}")}
 
 
 def stop(cluster: str) -> dict[str, Any]:
     """End all agents of a cluster here, and remove their units. Returns what is left."""
-    there = units(cluster)
-    for one in there:
-        one.tell()
-    for one in there:
+    found = units(cluster)
+    for one in found:
+        one.ask_to_leave()
+    for one in found:
         one.remove()
     marks.kill(f"{MARK}={cluster}")
     left = [f"unit {file.name}" for file in _services().glob(f"regrow-{cluster}.*.service")]
@@ -275,7 +275,7 @@ def _systemctl(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _told(*words: str) -> None:
+def _ask_manager(*words: str) -> None:
     """Tell the manager something. Raises RegrowError with its words if it refuses."""
     done = _systemctl(*words)
     if done.returncode != 0:
@@ -302,19 +302,19 @@ def main(words: Sequence[str]) -> int:
     cluster, action, *rest = words
     match action:
         case "start":
-            said: Any = {"by": Unit(cluster, rest[0]).start()}
+            reply: Any = {"by": Unit(cluster, rest[0]).start()}
         case "supervise":
             Unit(cluster, rest[0]).supervise()
             return 0
         case "status":
-            said = status(cluster)
+            reply = status(cluster)
         case "stop":
-            said = stop(cluster)
+            reply = stop(cluster)
         case "versions":
-            said = versions()
+            reply = versions()
         case _:
             raise RegrowError(f"there is no action {action}")
-    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.write(json.dumps(reply) + "\n")
     return 0
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regrow.infra.clusters import private, shipping
-from regrow.infra.clusters.agents import Submission, Work
+from regrow.infra.clusters.agents import AgentWork, Submission
 from regrow.infra.clusters.description import Ssh
 from regrow.infra.clusters.folder import variables
 from regrow.infra.clusters.unit import (
@@ -98,7 +98,7 @@ def command(cluster: Ssh, rest: str, made: str = ENVIRONMENT) -> str:
     return f"{python(cluster, made)} -P -m regrow.infra.clusters.unit {cluster.name} {rest}"
 
 
-def unit_name(of: Work | Submission) -> str:
+def unit_name(of: AgentWork | Submission) -> str:
     """Return the name of an experiment's units. That of an equal name in another state differs."""
     return f"{of.experiment}.{hashlib.sha256(of.state.encode()).hexdigest()[:8]}"
 
@@ -120,7 +120,7 @@ class Parcel:
     stamp: str
 
 
-def packed(cluster: Ssh, work: Work, say: Callable[[str], None]) -> Parcel:
+def packed(cluster: Ssh, work: AgentWork, say: Callable[[str], None]) -> Parcel:
     """Return all that a machine gets. `say` names the confidential files of the project, which stay
     here. Raises UserError for a project that is too large, or packages that machines cannot get.
     """
@@ -166,7 +166,7 @@ def install(cluster: Ssh, parcel: Parcel, rest: str) -> str:
     return "\n".join([*steps, command(cluster, rest, made)])
 
 
-def _project(work: Work, say: Callable[[str], None]) -> bytes:
+def _project(work: AgentWork, say: Callable[[str], None]) -> bytes:
     """Return the project's files, packed as Ray packs them. Raises as `archive`."""
     left_out = confidential(work.project)
     if left_out:
@@ -181,7 +181,7 @@ def _project(work: Work, say: Callable[[str], None]) -> bytes:
 
 
 def script(
-    cluster: Ssh, work: Work, project: str = "project", made: str | None = ENVIRONMENT
+    cluster: Ssh, work: AgentWork, project: str = "project", made: str | None = ENVIRONMENT
 ) -> str:
     """Return the script that a unit runs. `project`: the folder of the project below its own."""
     words = [*work.words]
@@ -206,7 +206,7 @@ def script(
     )
 
 
-def unit(cluster: Ssh, work: Work, heading: str = "") -> str:
+def unit(cluster: Ssh, work: AgentWork, heading: str = "") -> str:
     """Return the unit for systemd."""
     called, cases = service(cluster.name, unit_name(work)), "|".join(map(str, FINAL))
     disable = f"systemctl --user --quiet --no-reload disable {called}"
@@ -221,7 +221,7 @@ def unit(cluster: Ssh, work: Work, heading: str = "") -> str:
     )
 
 
-def files(cluster: Ssh, work: Work) -> dict[str, str]:
+def files(cluster: Ssh, work: AgentWork) -> dict[str, str]:
     """Return script and unit for people who start the agents by themselves, with a heading that
     says what to type.
     """
@@ -259,14 +259,14 @@ def _too_large(project: Path) -> str:
     largest = sorted(
         ((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True
     )[:_NAMED]
-    told = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
+    named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
     hint = (
         "name what is not needed in a .gitignore there, and have data come by a bucket or a shared"
         " folder"
     )
     return (
         f"the project {project} is more than the 100 MB that Ray takes, packed; its largest files:"
-        f" {told}; {hint}"
+        f" {named}; {hint}"
     )
 
 

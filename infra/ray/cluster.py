@@ -27,7 +27,7 @@ from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.host_environment import ray_folder
 from regrow.infra.machine.processes import ProcessGuard
 from regrow.infra.ray import own_node, private, probing
-from regrow.infra.ray.start import as_we_want, signals_held
+from regrow.infra.ray.start import adjusted_init, signals_held
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.process import cgroup, own_code, temporary
 from regrow.tasks.process.gpus import DEVICES
@@ -72,7 +72,7 @@ _owned: _Ownership | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class RayCluster:
     """A cluster that this process is connected to. `local`: it ends with this process."""
 
     address: str
@@ -127,7 +127,7 @@ def connect(
     keep_idle: bool = False,
     plain: bool = False,
     say: Callable[[str], None] = lambda _: None,
-) -> Cluster:
+) -> RayCluster:
     """Connect to a Ray cluster, or start a local one.
 
     If this process is already connected, that connection is used unchanged and `disconnect` does
@@ -151,7 +151,7 @@ def connect(
     if target == "local":
         target = None
     if is_joined():
-        return Cluster(address=_ray().get_runtime_context().gcs_address, local=False)
+        return RayCluster(address=_ray().get_runtime_context().gcs_address, local=False)
     named = "the address" if address else "RAY_ADDRESS"
     with ExitStack() as stack:
         if target is None:
@@ -183,7 +183,7 @@ def _connected(
     keep_idle: bool,
     plain: bool,
     say: Callable[[str], None],
-) -> Cluster:
+) -> RayCluster:
     mark = secrets.token_hex(8)
     settings = {**_LOCAL_SETTINGS, **(_KEPT if keep_idle else {})}
     settings[private.SETUP_HOOK] = own_code.INSTALL
@@ -220,7 +220,7 @@ def _connected(
                 memory=here.get("memory"), address=_LOOPBACK, folder=folder
             )
             guard = ProcessGuard(f"{_MARK}={mark}")
-        with as_we_want(local=not target, plain=plain) as begun:
+        with adjusted_init(local=not target, plain=plain) as begun:
             ray.init(**options)
         vital = {} if target else {name: begun[name] for name in _VITAL}
         if guard is not None:  # its agents overwrite their environment, and with it the mark
@@ -230,8 +230,8 @@ def _connected(
             guard.finish()
         _remove(folder)
         put_back(undo)
-        if (told := _told(error, target, named, runtime_env or {})) is not None:
-            raise told from error
+        if (explained := _explained(error, target, named, runtime_env or {})) is not None:
+            raise explained from error
         raise
     # The raylet has them now. The driver keeps only its token.
     for name in undo.keys() - token.keys():
@@ -247,10 +247,10 @@ def _connected(
         vital=vital,
         folder=folder,
     )
-    return Cluster(address=gcs, local=not target)
+    return RayCluster(address=gcs, local=not target)
 
 
-def _told(
+def _explained(
     error: BaseException, target: str | None, named: str, runtime_env: Mapping[str, Any]
 ) -> RegrowError | None:
     """Return Ray's error at the start in our words; None for one that is raised as it is."""
@@ -260,7 +260,7 @@ def _told(
             f" ({error}); name a folder with nothing but the code that trials need, in the"
             " specification's working_dir"
         )
-    if isinstance(error, private.NotStarted):
+    if isinstance(error, private.StartFailed):
         load, cpus = os.getloadavg()[0], os.cpu_count()
         return NotStarted(
             f"Ray did not start here: {error}; the machine has a load of {load:.0f} on {cpus} CPUs"
@@ -359,13 +359,13 @@ def _touch(address: str, seconds: float) -> None:
     socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
 
 
-def alarm() -> None:
+def raise_if_lost() -> None:
     """Raise ClusterLost if the cluster is lost."""
     if (why := lost()) is not None:
-        raise given_up(why)
+        raise abandon(why)
 
 
-def given_up(why: str) -> ClusterLost:
+def abandon(why: str) -> ClusterLost:
     """Kill what is left of a local cluster, for which things wait; return the error."""
     owned = _owned
     if owned is not None and owned.guard is not None:
@@ -382,11 +382,11 @@ def get(ref: ray.ObjectRef[Any], timeout: float = math.inf) -> Any:
         try:
             return ray.get(ref, timeout=max(0.0, min(LOOK_SECONDS, deadline - time.monotonic())))
         except ray.exceptions.GetTimeoutError:
-            alarm()
+            raise_if_lost()
             if time.monotonic() >= deadline:
                 raise
         except ray.exceptions.RayError:
-            alarm()
+            raise_if_lost()
             raise
 
 

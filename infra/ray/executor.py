@@ -54,7 +54,7 @@ KEY_BYTES = 32
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Coordinator(CoordinatorClient, Viewers, Protocol):
+class AttemptCoordinator(CoordinatorClient, Viewers, Protocol):
     """The coordinator's interface for attempts on any node."""
 
     def meet(self, trial: int, attempt: int, address: str = "", *, timeout: float = 0.0) -> str:
@@ -69,7 +69,7 @@ class Shared:
     """What all attempts of a session get: the job, and the ports to their environment."""
 
     job: Job
-    coordinator: Coordinator
+    coordinator: AttemptCoordinator
     store: Store
     records: Records | None = None
     typed: CallerContext = field(default_factory=lambda: CallerContext(variables={}))

@@ -16,7 +16,7 @@ from typing import Any
 from regrow.infra.machine import descendants
 from regrow.infra.ray import private
 from regrow.infra.ray.labels import MARKET_LABEL, price_of
-from regrow.infra.ray.notices import NodeNotices, Tell
+from regrow.infra.ray.notices import NodeNotices, Notify
 from regrow.search.events import Place
 from regrow.search.needs import Bundle
 from regrow.tasks.process import background
@@ -53,16 +53,16 @@ class RayHost(NodeNotices):
         """See Host."""
         import ray
 
-        there = ray.get_runtime_context()
-        labels = {name: str(value) for name, value in there.get_node_labels().items()}
+        context = ray.get_runtime_context()
+        labels = {name: str(value) for name, value in context.get_node_labels().items()}
         price = price_of(labels)
         return Place(
             platform.node(),
-            there.get_node_id(),
+            context.get_node_id(),
             next((labels[name] for name in NODE_TYPES if labels.get(name)), ""),
             market=labels.get(MARKET_LABEL, ""),
             price=price,
-            share=1.0 if price is None else _share(there, self.bundles),
+            share=1.0 if price is None else _share(context, self.bundles),
             gpus=self.gpus(),
         )
 
@@ -72,18 +72,18 @@ class RayHost(NodeNotices):
         """
         import ray
 
-        there: Any = ray.get_runtime_context()
-        assigned = there.get_assigned_resources()
+        context: Any = ray.get_runtime_context()
+        assigned = context.get_assigned_resources()
         has_some = any(name.split("_group_")[0] == "GPU" for name in assigned)
         return os.environ.get(DEVICES, "") if has_some else ""
 
     @contextmanager
-    def listen(self, tell: Tell) -> Iterator[None]:
+    def listen(self, notify: Notify) -> Iterator[None]:
         """See Host."""
         descendants.adopt()
         _look_for_orphans()
         bundles = self.bundles[len(self.bundles) - self.children :]
-        with super().listen(tell), _waiting_told(bundles):
+        with super().listen(notify), _waiting_reported(bundles):
             yield
 
     def end_children(self) -> None:
@@ -122,29 +122,31 @@ def _share(here: Any, bundles: Sequence[Bundle]) -> float:
 
 
 @contextmanager
-def _waiting_told(bundles: tuple[Bundle, ...]) -> Iterator[None]:
+def _waiting_reported(bundles: tuple[Bundle, ...]) -> Iterator[None]:
     """Within the block, in which the trial trains, report its actors for which it has no room: Ray
     lets them wait forever, without a word. `bundles`: the bundles of its children.
     """
     if not bundles:
         yield
         return
-    before, said = dict[str, str](), set[str]()
+    before, reported = dict[str, str](), set[str]()
 
-    def look() -> None:
+    def check() -> None:
         nonlocal before
         try:
             now = private.waiting_actors()
         except Exception as error:  # noqa: BLE001 - Ray raises many types; none may disturb the trial
             _LOG.debug("waiting actors could not be looked for: %s", error)
             return
-        new = {actor: name for actor, name in now.items() if actor in before and actor not in said}
+        new = {
+            actor: name for actor, name in now.items() if actor in before and actor not in reported
+        }
         if new:
             _LOG.warning("%s", line(new.values(), bundles))
-            said.update(new)
+            reported.update(new)
         before = now
 
-    with background.every(WAIT_SECONDS, look, name="waiting", wait=0.0):
+    with background.every(WAIT_SECONDS, check, name="waiting", wait=0.0):
         yield
 
 

@@ -31,7 +31,7 @@ HEAD_SECONDS = 60.0
 @contextmanager
 def join(
     spec: Spec, say: Callable[[str], None], *, by_agent: bool = False, state: Path | None = None
-) -> Iterator[cluster.Cluster]:
+) -> Iterator[cluster.RayCluster]:
     """Join the Ray cluster within the block, with what the workers of `spec` need. A cluster that
     this process joined before stays connected.
 
@@ -97,7 +97,7 @@ def code(spec: Spec) -> dict[str, str]:
     )
 
 
-def slots(spec: Spec, ray_cluster: cluster.Cluster, *, by_agent: bool = False) -> int:
+def slots(spec: Spec, ray_cluster: cluster.RayCluster, *, by_agent: bool = False) -> int:
     """Return how many slots attempts may use at a time: the specified number, else as many as the
     cluster has room for now, or is to have (see `scaling.least`).
 
@@ -114,7 +114,7 @@ def slots(spec: Spec, ray_cluster: cluster.Cluster, *, by_agent: bool = False) -
     )  # a specification without resources has a concurrency
 
 
-def shortage(spec: Spec, ray_cluster: cluster.Cluster) -> str | None:
+def shortage(spec: Spec, ray_cluster: cluster.RayCluster) -> str | None:
     """Return the message that the cluster has no room for a trial now, None if it has."""
     nodes = ray_cluster.nodes()
     if spec.resources.shape.slots(nodes):

@@ -1,6 +1,6 @@
 """Notices from the clouds' metadata services that this machine is about to be taken away.
 
-Each cloud is one class with one method, `look`, which asks once. There are no threads here, and
+Each cloud is one class with one method, `poll`, which asks once. There are no threads here, and
 only what the next question needs is stored. The forms are the documented ones:
 
 * AWS, IMDSv2: a session token by PUT, then `spot/instance-action` (404 until there is a notice, two
@@ -41,7 +41,7 @@ class Unanswered(Exception):
 class Cloud(Protocol):
     """Asks one cloud's metadata service."""
 
-    def look(self) -> str | None:
+    def poll(self) -> str | None:
         """Return why this machine goes away; None: it stays, it seems. Raises Unanswered."""
         ...
 
@@ -60,14 +60,14 @@ def cloud(environment: Mapping[str, str], dmi: Path = Path("/sys/class/dmi/id"))
         )
     match _by_firmware(dmi) if chosen == "auto" else chosen:
         case "aws" if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true":
-            return Aws(
+            return AwsMetadata(
                 environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254",
                 rebalance=environment.get("REGROW_AWS_REBALANCE") == "1",
             )
         case "gcp":
-            return Gcp(environment.get("GCE_METADATA_HOST") or "metadata.google.internal")
+            return GcpMetadata(environment.get("GCE_METADATA_HOST") or "metadata.google.internal")
         case "azure":
-            return Azure(
+            return AzureMetadata(
                 environment.get("REGROW_AZURE_METADATA_ENDPOINT") or "http://169.254.169.254"
             )
         case _:
@@ -94,14 +94,14 @@ def _line(file: Path) -> str:
         return ""
 
 
-class Aws:
+class AwsMetadata:
     """EC2's instance metadata service. `rebalance`: recommendations to leave count, too."""
 
     def __init__(self, endpoint: str, *, rebalance: bool = False) -> None:
         self._at, self._rebalance = endpoint.rstrip("/"), rebalance
         self._token: str | None = None
 
-    def look(self) -> str | None:
+    def poll(self) -> str | None:
         """See Cloud."""
         if (found := self._get("spot/instance-action")) is not None:
             action = _object(found)
@@ -142,13 +142,13 @@ class Aws:
         raise Unanswered(f"status {status} for a token")
 
 
-class Gcp:
+class GcpMetadata:
     """Compute Engine's metadata server; `host` may have a port."""
 
     def __init__(self, host: str) -> None:
         self._at = f"http://{host}/computeMetadata/v1/instance"
 
-    def look(self) -> str | None:
+    def poll(self) -> str | None:
         """See Cloud."""
         if self._get("preempted") == "TRUE":
             return "GCP preempts the instance"
@@ -163,14 +163,14 @@ class Gcp:
         return known
 
 
-class Azure:
+class AzureMetadata:
     """Azure's instance metadata service."""
 
     def __init__(self, endpoint: str) -> None:
         self._at = f"{endpoint.rstrip('/')}/metadata"
         self._name: str | None = None
 
-    def look(self) -> str | None:
+    def poll(self) -> str | None:
         """See Cloud."""
         if self._name is None:
             name = self._get("instance/compute/name?api-version=2021-02-01&format=text")

@@ -62,11 +62,11 @@ class Nodes:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Query Ray every POLL_SECONDS within the block."""
-        self._look()
+        self._query()
         with background.every(POLL_SECONDS, self._poll, name="nodes", wait=POLL_SECONDS):
             yield
 
-    def take_lost(self) -> list[str]:
+    def pop_lost(self) -> list[str]:
         """Return the ids of the nodes that died since the last call."""
         with self._lock:
             lost, self._lost = self._lost, []
@@ -101,7 +101,7 @@ class Nodes:
 
         """
         with self._lock:
-            fitting = self._that_fit(needs)
+            fitting = self._large_enough(needs)
             able = {key: node for key, node in self._alive.items() if key in fitting}
             known = [node for key, node in self._known.items() if key in fitting]
             gone = [
@@ -158,7 +158,7 @@ class Nodes:
                     del self._used[node_id]
             return list(self._used)
 
-    def _that_fit(self, needs: Needs) -> set[str]:
+    def _large_enough(self, needs: Needs) -> set[str]:
         """Return the ids of the known nodes that are large enough. The caller holds the lock."""
         needed = tuple(sorted(needs.of_node().items()))
         if needed not in self._fitting:
@@ -171,38 +171,38 @@ class Nodes:
         try:
             # A call that waits for the head ends the process when a new head starts.
             if cluster.head_answers():
-                self._look()
+                self._query()
                 self._drain_asked()
-        except Exception as error:  # noqa: BLE001 - Ray raises many types; the next look may succeed
+        except Exception as error:  # noqa: BLE001 - Ray raises many types; the next query may succeed
             logging.getLogger(__name__).info("could not look at the cluster's nodes: %s", error)
 
-    def _look(self) -> None:
+    def _query(self) -> None:
         nodes = {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]  # ray's
         draining = private.draining_nodes()
-        there = {key: node for key, node in nodes.items() if node["Alive"]}
+        living = {key: node for key, node in nodes.items() if node["Alive"]}
         with self._lock:
-            alive = self._of_their_agents(there)
+            alive = self._without_replaced(living)
             lost = [key for key in self._alive if key not in alive and key not in self._gone]
             self._gone.update(dict.fromkeys(lost, time.monotonic()))
             self._lost += lost
-            if there.keys() - self._known.keys():
+            if living.keys() - self._known.keys():
                 self._fitting.clear()
             self._alive = alive
-            self._known |= there
+            self._known |= living
             self._draining = {
                 key: _DRAINED for key in draining if key in alive and key not in self._to_drain
             }
 
-    def _of_their_agents(self, there: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    def _without_replaced(self, nodes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """Return the nodes without those that their agents have replaced, which Ray may find dead
         only a minute later. The caller holds the lock.
         """
-        ordered = [key for key in {**self._known, **there} if key in there]
-        newest = {there[key].get("Labels", {}).get(AGENT_LABEL): key for key in ordered}
+        ordered = [key for key in {**self._known, **nodes} if key in nodes]
+        newest = {nodes[key].get("Labels", {}).get(AGENT_LABEL): key for key in ordered}
         return {
-            key: there[key]
+            key: nodes[key]
             for key in ordered
-            if (agent := there[key].get("Labels", {}).get(AGENT_LABEL)) is None
+            if (agent := nodes[key].get("Labels", {}).get(AGENT_LABEL)) is None
             or newest[agent] == key
         }
 
@@ -213,7 +213,7 @@ class Nodes:
             private.drain(node_id, why, DRAIN_SECONDS)
             with self._lock:
                 self._to_drain.pop(node_id, None)
-                self._draining[node_id] = _DRAINED  # else it counts as room until the next look
+                self._draining[node_id] = _DRAINED  # else it counts as room until the next query
 
 
 def _market(node: Mapping[str, Any]) -> str:

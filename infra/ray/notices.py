@@ -25,7 +25,7 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.process import background
 from regrow.tasks.process.forking import handling
 
-Tell = Callable[[str, bool], None]
+Notify = Callable[[str, bool], None]
 
 POLL_SECONDS = 2.0
 """Seconds between two questions. AWS recommends 5 s at most; GCP and Azure give 30 s notice."""
@@ -38,7 +38,7 @@ TERMINATED_EXIT = 128 + signal.SIGTERM
 _LOG = logging.getLogger("regrow.notices")
 
 
-def stay() -> None:
+def ignore_sigterm() -> None:
     """Ignore SIGTERM in this worker from now on, if an agent has its node: Slurm and systemd send
     it to all processes of a job, and the trials that save need the experiment's own actors. The
     agent ends them.
@@ -60,8 +60,8 @@ class NodeNotices:
     grace: float = GRACE_SECONDS
 
     @contextmanager
-    def listen(self, tell: Tell) -> Iterator[None]:
-        """Within the block, call `tell(why, node)` at most once per cause, from one of our threads.
+    def listen(self, notify: Notify) -> Iterator[None]:
+        """Call `notify(why, node)` within the block, once per cause at most, from a thread of ours.
 
         node=False: a SIGTERM or SIGINT arrived, if the block runs in the main thread. A second one
         ends the process, unless an agent has its node; so does a block that has not ended `grace`
@@ -69,16 +69,16 @@ class NodeNotices:
         began.
         """
         poller = _poller()
-        with poller.listening(tell) if poller else nullcontext(), _signals(tell, self.grace):
+        with poller.listening(notify) if poller else nullcontext(), _signals(notify, self.grace):
             yield
 
 
 @contextmanager
-def _signals(tell: Tell, grace: float) -> Iterator[None]:
+def _signals(notify: Notify, grace: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # The handler interrupts the main thread anywhere, possibly while it holds a lock that `tell`
+    # The handler interrupts the main thread anywhere, possibly while it holds a lock that `notify`
     # needs. Python guarantees that SimpleQueue.put works there. The waiting thread is started
     # beforehand, as starting one takes locks.
     signals: SimpleQueue[int] = SimpleQueue()
@@ -89,16 +89,16 @@ def _signals(tell: Tell, grace: float) -> Iterator[None]:
         came += 1
         if came == 1:
             signals.put(number)
-        elif NODE not in os.environ:  # Slurm sends it twice to what `srun` has started; see `stay`
+        elif NODE not in os.environ:  # Slurm sends it twice to what `srun` has started
             # Not by the earlier handler: Ray's raises SystemExit, which would look like an error in
             # the user's code.
             os._exit(TERMINATED_EXIT)
 
     def wait() -> None:
         if number := signals.get():
-            told = "the worker process was told to end by others than regrow"
-            why = f"{told} ({signal.Signals(number).name}), as batch systems and memory daemons do"
-            _call(tell, why, node=False)
+            cause = "the worker process was told to end by others than regrow"
+            why = f"{cause} ({signal.Signals(number).name}), as batch systems and memory daemons do"
+            _call(notify, why, node=False)
             try:
                 signals.get(timeout=grace)
             except Empty:
@@ -113,9 +113,9 @@ def _signals(tell: Tell, grace: float) -> Iterator[None]:
         waiting.join()
 
 
-def _call(tell: Tell, why: str, *, node: bool) -> None:
+def _call(notify: Notify, why: str, *, node: bool) -> None:
     try:
-        tell(why, node)
+        notify(why, node)
     except Exception:  # noqa: BLE001 - a failing listener must not stop notices to others
         _LOG.exception("the notice %r was not taken", why)
 
@@ -128,17 +128,17 @@ class Poller:
     ) -> None:
         self._source, self._every, self._at_most = source, every, at_most
         self._changed = threading.Condition()
-        self._listeners: dict[object, Tell] = {}
-        self._told: set[object] = set()
+        self._listeners: dict[object, Notify] = {}
+        self._notified: set[object] = set()
         self._why: str | None = None
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def listening(self, tell: Tell) -> Iterator[None]:
-        """Call `tell` within the block: for the cause that is known, and for each new one."""
+    def listening(self, notify: Notify) -> Iterator[None]:
+        """Call `notify` within the block: for the cause that is known, and for each new one."""
         key = object()
         with self._changed:
-            self._listeners[key] = tell
+            self._listeners[key] = notify
             if self._thread is None:
                 self._thread = background.start(self._run, name="notices")
             self._changed.notify_all()
@@ -147,7 +147,7 @@ class Poller:
         finally:
             with self._changed:
                 del self._listeners[key]
-                self._told.discard(key)
+                self._notified.discard(key)
 
     def _run(self) -> None:
         pause, asked = self._every, 0.0
@@ -163,7 +163,7 @@ class Poller:
                 continue
             asked = time.monotonic()
             try:
-                self._why = self._source.look()
+                self._why = self._source.poll()
                 pause = self._every
             except Unanswered as error:
                 pause = min(2 * pause, self._at_most)
@@ -177,12 +177,12 @@ class Poller:
         with self._changed:
             why = self._why
             if why is None:  # a hibernated machine that wakes up may get another notice
-                self._told.clear()
+                self._notified.clear()
                 return
-            due = [tell for key, tell in self._listeners.items() if key not in self._told]
-            self._told.update(self._listeners)
-        for tell in due:
-            _call(tell, why, node=True)
+            due = [notify for key, notify in self._listeners.items() if key not in self._notified]
+            self._notified.update(self._listeners)
+        for notify in due:
+            _call(notify, why, node=True)
 
 
 _pollers: dict[int, Poller | None] = {}

@@ -82,7 +82,7 @@ class OwnNode:
         not start, or what `unless` looks for has come.
         """
         failed = await_ready(
-            lambda _: _BEGUN in self._said(),
+            lambda _: _BEGUN in self._output(),
             lambda: self._node.is_alive() and not unless(),
             seconds=START_SECONDS,
             what="start",
@@ -113,7 +113,7 @@ class OwnNode:
         if temporary.is_room(self._place.parent):
             shutil.rmtree(self._place, ignore_errors=True)
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         try:
             return self._log.read_text(errors="replace")
         except OSError:

@@ -63,7 +63,7 @@ GcsClient(address=canonicalize_bootstrap_address(sys.argv[1]))
 """
 
 
-class NotStarted(Exception):
+class StartFailed(Exception):
     """The processes of a local cluster ended while they started, or made no progress."""
 
 
@@ -265,7 +265,7 @@ def in_own_session(
     Yields the processes by the names of their programs. A signal to the driver's process group
     (Ctrl-C, `timeout`, a closed terminal) is meant for the driver, which needs its cluster for its
     attempts' last checkpoints. The processes still end with the driver, as Ray ties them to it.
-    `plain`: the raylet starts Ray's own programs only, which `light` replaces otherwise.
+    `plain`: the raylet starts Ray's own programs only, which `lean_command` replaces otherwise.
     """
     popen: Callable[..., subprocess.Popen[bytes]] = _module("ray._private.services").ConsolePopen
     begun: dict[str, subprocess.Popen[bytes]] = {}
@@ -275,19 +275,19 @@ def in_own_session(
     ) -> subprocess.Popen[bytes]:
         theirs = {name: value for name, value in env.items() if name not in own}
         program = Path(command[0]).name
-        words = light(command) if program == "raylet" and not plain else command
+        words = lean_command(command) if program == "raylet" and not plain else command
         begun[program] = process = popen(
             words, env=theirs, **{**options, "start_new_session": True}
         )
         return process
 
-    with _replaced("ray._private.services", "ConsolePopen", begin), _patient(begun):
+    with _replaced("ray._private.services", "ConsolePopen", begin), _awaiting_node(begun):
         yield begun
 
 
 @contextmanager
-def _patient(begun: Mapping[str, subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Wait for a local node as long as its processes make progress. Raises NotStarted.
+def _awaiting_node(begun: Mapping[str, subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Wait for a local node as long as its processes make progress. Raises StartFailed.
 
     Ray asks its control store for the node for 30 s (2.60), which a busy machine needs and more.
     """
@@ -302,17 +302,17 @@ def _patient(begun: Mapping[str, subprocess.Popen[bytes]]) -> Iterator[None]:
             except RuntimeError as error:  # it is not registered yet
                 for name, process in begun.items():
                     if process.poll() is not None:
-                        raise NotStarted(f"its {name} ended while it started") from error
+                        raise StartFailed(f"its {name} ended while it started") from error
                 if deadline.left() < 0:
                     why = f"it made no progress for {STARTED_SECONDS:.0f} s"
-                    raise NotStarted(why) from error
+                    raise StartFailed(why) from error
                 time.sleep(0.05)
 
     with _replaced("ray._private.services", "get_node", patiently):
         yield
 
 
-def light(command: list[str]) -> list[str]:
+def lean_command(command: list[str]) -> list[str]:
     """Return a raylet's command without a dashboard's agent, and with our script that sets workers
     up.
 
@@ -359,10 +359,10 @@ def _absent(names: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _replaced(module: str, name: str, by: object) -> Iterator[None]:
-    there = _module(module)
-    before = getattr(there, name)
-    setattr(there, name, by)
+    target = _module(module)
+    before = getattr(target, name)
+    setattr(target, name, by)
     try:
         yield
     finally:
-        setattr(there, name, before)
+        setattr(target, name, before)

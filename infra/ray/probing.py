@@ -31,9 +31,11 @@ def probe(address: str, *, named_by: str, step: Step = lambda _: None) -> None:
         seconds = SILENT_SECONDS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         step("it is not connected yet")
         try:
-            with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as there:
+            with socket.create_connection(
+                (host.strip("[]"), int(port)), timeout=seconds
+            ) as connection:
                 step("it is connected, and has said nothing yet")
-                if not ours and not _speaks(there):
+                if not ours and not _speaks(connection):
                     raise UserError(f"{wrong}: nothing there speaks Ray; {advice}")
         except ValueError:
             raise UserError(
@@ -52,12 +54,12 @@ def probe(address: str, *, named_by: str, step: Step = lambda _: None) -> None:
         raise UserError(f"{wrong}: {reason}; {advice}")
 
 
-def _speaks(there: socket.socket) -> bool:
+def _speaks(connection: socket.socket) -> bool:
     """Return whether the other end is a gRPC server. Raises OSError, also if it stays silent."""
-    there.sendall(_PREFACE)
-    said = b""
-    while len(said) <= _KIND:
-        if not (more := there.recv(16)):
+    connection.sendall(_PREFACE)
+    received = b""
+    while len(received) <= _KIND:
+        if not (more := connection.recv(16)):
             return False
-        said += more
-    return said[_KIND] == _SETTINGS
+        received += more
+    return received[_KIND] == _SETTINGS

@@ -23,7 +23,7 @@ _LEVEL = "RAY_BACKEND_LOG_LEVEL"
 
 
 @contextmanager
-def as_we_want(*, local: bool, plain: bool) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
+def adjusted_init(*, local: bool, plain: bool) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
     """Call ray.init within the block. Yields the processes that it started, by the names of their
     programs.
 
@@ -40,7 +40,7 @@ def as_we_want(*, local: bool, plain: bool) -> Iterator[Mapping[str, subprocess.
         private.loopback_kept(),
         private.sigterm_kept(),
         private.no_error_thread(),
-        _without_a_word_of(_LEVEL),
+        _stderr_without(_LEVEL),
         within(quiet),
     ):
         if local:
@@ -80,7 +80,7 @@ def signals_held() -> Iterator[None]:
 
 
 @contextmanager
-def _without_a_word_of(name: str) -> Iterator[None]:
+def _stderr_without(name: str) -> Iterator[None]:
     """Hold back standard error within the block; then write it without the lines about a variable.
 
     Ray's C++ part prints its log level there, in every process that has the variable set.

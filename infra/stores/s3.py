@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from regrow.infra.stores.keys import check_key, check_prefix
 from regrow.infra.stores.s3_failures import Failure, Kind
 from regrow.infra.stores.s3_objects import CREATED, Headers, Objects
-from regrow.infra.stores.s3_session import METER, Answer, Patience, Place, Requests
+from regrow.infra.stores.s3_session import METER, Answer, BucketAddress, Patience, Requests
 from regrow.search.measured import Traffic
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Unavailable
@@ -84,7 +84,7 @@ class S3Store:
 
     def __init__(
         self,
-        place: Place,
+        place: BucketAddress,
         prefix: str = "",
         *,
         patience: Patience | None = None,
@@ -130,7 +130,7 @@ class S3Store:
 
     def take_traffic(self) -> Traffic:
         """Return what this process asked of all buckets since the last call."""
-        return METER.take()
+        return METER.drain()
 
     def replace(self, key: str, data: bytes | Path, headers: Headers) -> None:
         """Create the object, in place of another one. `headers`: such as its `ContentType`."""
@@ -232,7 +232,7 @@ def open_s3(url: str) -> S3Store:
     ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
     endpoint = place.endpoint or ("" if ignored else _configured_endpoint()) or None
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
-    return S3Store(Place(bucket=place.bucket, endpoint=endpoint, region=region), prefix)
+    return S3Store(BucketAddress(bucket=place.bucket, endpoint=endpoint, region=region), prefix)
 
 
 def _configured_endpoint() -> str:
@@ -253,7 +253,7 @@ def in_bucket(url: str) -> tuple[S3Store, str]:
     return open_s3(f"s3://{bucket}{mark}{options}"), rest
 
 
-def _parsed(url: str) -> tuple[Place, str]:
+def _parsed(url: str) -> tuple[BucketAddress, str]:
     """Return the place (bucket and endpoint) and the prefix in a URL. Raises UserError."""
     form = "write s3://bucket/prefix, or s3://bucket/prefix?endpoint_url=http://host:port"
     parts = urlsplit(url)
@@ -277,10 +277,10 @@ def _parsed(url: str) -> tuple[Place, str]:
         )
     if "endpoint_url" in parts.query and not _ENDPOINT.fullmatch(endpoint):
         raise UserError(f"{url}: the endpoint_url {endpoint!r} is no address; {form}")
-    return Place(bucket=parts.netloc, endpoint=endpoint.rstrip("/") or None), prefix
+    return BucketAddress(bucket=parts.netloc, endpoint=endpoint.rstrip("/") or None), prefix
 
 
-def _url(place: Place, prefix: str) -> str:
+def _url(place: BucketAddress, prefix: str) -> str:
     """Return the URL of a place, in its canonical form."""
     path = f"/{prefix}" if prefix else ""
     return f"s3://{place.bucket}{path}" + (

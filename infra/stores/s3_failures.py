@@ -130,17 +130,17 @@ def failure(error: BaseException) -> Failure | None:
 
 def _answered(response: Any) -> Failure:
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    told = response.get("Error", {})
-    code = str(told.get("Code", ""))
+    error = response.get("Error", {})
+    code = str(error.get("Code", ""))
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status)
     if kind is None:
         kind = Kind.BUSY if status >= 500 or status in {408, 409, 425, 429} else Kind.WRONG
     text = f"{status} {code}" if code and code != str(status) else str(status)
-    return Failure(kind=kind, why=f"{text}: {told.get('Message')}" if kind is Kind.WRONG else text)
+    return Failure(kind=kind, why=f"{text}: {error.get('Message')}" if kind is Kind.WRONG else text)
 
 
 _CORRECT = "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-_TOLD = {
+_MESSAGES = {
     Kind.NO_BUCKET: "{bucket} does not exist at {server}; create it, or correct the state's URL",
     Kind.FORBIDDEN: (
         "{bucket} at {server} is closed to {whose}: {why}; allow them s3:ListBucket on it, and"
@@ -174,9 +174,9 @@ def user_error(failed: Failure, bucket: str, endpoint: str | None, credentials: 
 
     `endpoint` None: Amazon's own. `credentials`: where they came from.
     """
-    told = _TOLD.get(failed.kind, "{bucket} at {server} refuses: {why}")
+    message = _MESSAGES.get(failed.kind, "{bucket} at {server} refuses: {why}")
     return UserError(
-        told.format(
+        message.format(
             bucket=f"the bucket {bucket!r}",
             server=endpoint or "Amazon S3",
             whose=f"the credentials ({credentials})",

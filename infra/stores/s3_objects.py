@@ -239,7 +239,7 @@ class Objects:
         """Fetch the rest in parallel. Returns False if the object is no longer the same."""
         room = (await self._requests.session()).room
 
-        async def take(offset: int) -> None:
+        async def fetch_part(offset: int) -> None:
             span = f"bytes={offset}-{min(offset + PART, size) - 1}"
 
             async def stream(client: Any) -> None:
@@ -257,7 +257,9 @@ class Objects:
             async with asyncio.TaskGroup() as group:
                 for offset in range(begin, size, PART):
                     await room.acquire()
-                    group.create_task(take(offset)).add_done_callback(lambda _: room.release())
+                    group.create_task(fetch_part(offset)).add_done_callback(
+                        lambda _: room.release()
+                    )
         except ExceptionGroup as several:
             first = several.exceptions[0]
             if isinstance(first, Answer):

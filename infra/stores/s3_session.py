@@ -56,7 +56,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BucketAddress:
     """A bucket, its endpoint (None: Amazon's, or AWS_PROFILE's), its region (None: configured)."""
 
     bucket: str
@@ -87,7 +87,7 @@ class Meter:
     def __init__(self) -> None:
         self._lock, self._seen = threading.Lock(), Traffic()
 
-    def take(self) -> Traffic:
+    def drain(self) -> Traffic:
         """Return what was counted since the last call, of whatever caller in this process."""
         with self._lock:
             seen, self._seen = self._seen, Traffic()
@@ -114,13 +114,13 @@ class Meter:
 
 
 METER = Meter()
-"""Of this process."""
+"""The meter of this process."""
 
 
 class Requests:
     """Requests to one place. `worked`: one succeeded before, so failures may be temporary."""
 
-    def __init__(self, place: Place, patience: Patience, *, worked: bool) -> None:
+    def __init__(self, place: BucketAddress, patience: Patience, *, worked: bool) -> None:
         self.place, self.patience, self.worked = place, patience, worked
         self._worked_here = False
 
@@ -140,7 +140,7 @@ class Requests:
     async def tried(self, key: str, attempt: Callable[[Any], Awaitable[T]]) -> T:
         """Return `attempt(client)`, repeated while busy. Raises Answer, UserError, Unavailable."""
         patience, begun = self.patience, time.monotonic()
-        session: Session | None = None
+        session: S3Session | None = None
         for turn in range(patience.tries):
             try:
                 session = await self.session()
@@ -158,7 +158,7 @@ class Requests:
             await asyncio.sleep(random.uniform(0.0, min(patience.cap, patience.base * 2**turn)))  # noqa: S311 - jitter
         raise AssertionError("the last turn raises")
 
-    async def session(self) -> Session:
+    async def session(self) -> S3Session:
         """Return the current client."""
         return await self._sessions.current()
 
@@ -166,7 +166,7 @@ class Requests:
         """Return the error for the user about a failure that a retry does not fix."""
         return user_error(failed, self.place.bucket, self.place.endpoint, credentials)
 
-    def _verdict(self, key: str, failed: Failure, session: Session | None) -> Exception:
+    def _verdict(self, key: str, failed: Failure, session: S3Session | None) -> Exception:
         if failed.kind in (Kind.TAKEN, Kind.MISSING, Kind.EMPTY):
             return Answer(key, failed)
         if failed.kind in (Kind.EXPIRED, Kind.REFUSED, Kind.NONE):
@@ -179,13 +179,13 @@ class Requests:
             Kind.REFUSED: self._worked_here,
             Kind.NONE: self._worked_here,
         }
-        told = self.refusal(failed, session.credentials if session else "none were found")
+        refusal = self.refusal(failed, session.credentials if session else "none were found")
         if not passing.get(failed.kind, False):
-            return told
+            return refusal
         if failed.kind in RETRIED:
             where = self.place.endpoint or "Amazon S3"
             return Unavailable(key, f"{failed.why} (bucket {self.place.bucket!r} at {where})")
-        return Unavailable(key, str(told))
+        return Unavailable(key, str(refusal))
 
     @property
     def _sessions(self) -> _Sessions:
@@ -193,7 +193,7 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Session:
+class S3Session:
     """A client, where its credentials were found, and the limit of parts in memory."""
 
     client: Any
@@ -213,26 +213,26 @@ class _Sessions:
         self._endpoint, self._region, self._patience = endpoint, region, patience
         self._room = asyncio.Semaphore(PARTS)
         self._making = asyncio.Lock()
-        self._session: Session | None = None
+        self._session: S3Session | None = None
         self._fs: Any = None
 
-    async def current(self) -> Session:
+    async def current(self) -> S3Session:
         if self._session is None:
             async with self._making:
                 if self._session is None:
                     self._session = await self._make()
         return self._session
 
-    def forget(self, session: Session | None) -> None:
+    def forget(self, session: S3Session | None) -> None:
         if session is self._session:
             self._session = None
 
-    async def _make(self) -> Session:
+    async def _make(self) -> S3Session:
         self._fs = fs = await asyncio.to_thread(self._file_system)
         client = await fs.set_session()
         METER.watch(client)
         found = await fs.session.get_credentials()
-        return Session(
+        return S3Session(
             client=client,
             credentials=f"from {found.method}" if found else "none were found",
             room=self._room,

@@ -10,7 +10,7 @@ import pytest
 
 from regrow.infra.local import s3_server
 from regrow.infra.stores.s3 import S3Store
-from regrow.infra.stores.s3_session import Patience, Place
+from regrow.infra.stores.s3_session import BucketAddress, Patience
 from regrow.tasks.ports.store import Store
 from tests.contract.s3_proxy import Proxy
 
@@ -22,7 +22,7 @@ def at(
     proxy: Proxy, patience: Patience = QUICK, *, bucket: str = "regrow", worked: bool = False
 ) -> S3Store:
     """A store in a folder of its own behind the proxy."""
-    place = Place(bucket=bucket, endpoint=proxy.endpoint, region=s3_server.REGION)
+    place = BucketAddress(bucket=bucket, endpoint=proxy.endpoint, region=s3_server.REGION)
     return S3Store(place, uuid.uuid4().hex, patience=patience, worked=worked)
 
 

@@ -18,7 +18,7 @@ import pytest
 from regrow.infra.local import s3_server
 from regrow.infra.stores import open_root
 from regrow.infra.stores.s3 import S3Store
-from regrow.infra.stores.s3_session import Place
+from regrow.infra.stores.s3_session import BucketAddress
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Unavailable
 from tests.contract.behind_proxy import OPERATIONS, QUICK, READER, at
@@ -44,7 +44,7 @@ def test_who_may_only_read_is_told_what_is_needed(
     environment.setenv("AWS_SECRET_ACCESS_KEY", READER[1])
     # another address: a client of its own, which reads the variables
     with proxied(proxy.server_port) as fresh:
-        place = Place(bucket="regrow", endpoint=fresh.endpoint, region=s3_server.REGION)
+        place = BucketAddress(bucket="regrow", endpoint=fresh.endpoint, region=s3_server.REGION)
         reader = S3Store(place, allowed._prefix, patience=QUICK)
         assert reader.read("k") == b"content"
         for operation in ("create", "create-large", "delete"):
@@ -111,7 +111,7 @@ def test_renewed_credentials_are_read_by_the_running_process(
 def test_an_address_where_nobody_answers_is_wrong_unless_it_was_right_before(
     environment: pytest.MonkeyPatch,
 ) -> None:
-    place = Place(bucket="regrow", endpoint="http://127.0.0.1:9")
+    place = BucketAddress(bucket="regrow", endpoint="http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"no S3 at http://127.0.0.1:9.*AWS_ENDPOINT_URL_S3"):
         S3Store(place, patience=QUICK).list("")
     with pytest.raises(Unavailable, match="nobody answers"):

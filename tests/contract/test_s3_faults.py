@@ -17,7 +17,7 @@ import pytest
 
 from regrow.infra.local import s3_server
 from regrow.infra.stores.s3 import S3Store
-from regrow.infra.stores.s3_session import Patience, Place
+from regrow.infra.stores.s3_session import BucketAddress, Patience
 from regrow.tasks.ports.store import Exists, Missing, Store, Unavailable
 from tests.contract.behind_proxy import OPERATIONS, QUICK, at, large, small
 from tests.contract.s3_proxy import Harm, Proxy
@@ -197,7 +197,7 @@ def test_a_server_that_takes_no_bytes_is_given_up_in_time(environment: pytest.Mo
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as deaf:  # accepts by the kernel alone
-        place = Place(bucket="regrow", endpoint=f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        place = BucketAddress(bucket="regrow", endpoint=f"http://127.0.0.1:{deaf.getsockname()[1]}")
         with pytest.raises(Unavailable):
             S3Store(place, patience=HASTY).create("k", bytes(8 << 10))
 
@@ -227,7 +227,7 @@ def test_a_killed_server_loses_nothing_acknowledged_and_each_key_has_one_winner(
     server: s3_server.S3Server, environment: pytest.MonkeyPatch
 ) -> None:
     store = S3Store(
-        Place(bucket="regrow", endpoint=server.endpoint, region=s3_server.REGION),
+        BucketAddress(bucket="regrow", endpoint=server.endpoint, region=s3_server.REGION),
         uuid.uuid4().hex,
         patience=QUICK,
     )

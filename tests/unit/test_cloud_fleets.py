@@ -20,7 +20,7 @@ from botocore.session import get_session
 
 from regrow.flows.agents import engine as engine_of
 from regrow.flows.agents import in_words
-from regrow.infra.clusters.agents import Work
+from regrow.infra.clusters.agents import AgentWork
 from regrow.infra.clusters.clouds import azure_machine, fleet, fleet_machine, gcp_machine, rest
 from regrow.infra.clusters.clouds.fleet_engine import FleetEngine
 from regrow.infra.clusters.description import Cluster
@@ -100,7 +100,7 @@ def clouds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]
 
 
 @pytest.fixture
-def work(tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> Work:
+def work(tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> AgentWork:
     keys = get_session().get_credentials()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", keys.access_key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", keys.secret_key)
@@ -108,7 +108,7 @@ def work(tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> Work:
     (tmp_path / "project" / "work.py").write_text("pass\n")
     words = ("join", "my sweep.yaml", "--state", s3, "--name", "digits")
     root = Places.at(s3).root
-    return Work(experiment="digits", state=root, project=tmp_path / "project", words=words)
+    return AgentWork(experiment="digits", state=root, project=tmp_path / "project", words=words)
 
 
 def engine(cloud: str, **changed: Any) -> FleetEngine:
@@ -117,7 +117,7 @@ def engine(cloud: str, **changed: Any) -> FleetEngine:
     return found
 
 
-def objects(work: Work) -> list[str]:
+def objects(work: AgentWork) -> list[str]:
     """The names of what the bucket has for the machines."""
     return [key.rpartition("/")[2] for key in Places.at(work.state).store("digits").list("agents/")]
 
@@ -134,14 +134,14 @@ def script_of(clouds: Service, cloud: str, place: int) -> str:
     return base64.b64decode(extension["properties"]["protectedSettings"]["script"]).decode()
 
 
-def started(clouds: Service, cloud: str, work: Work) -> FleetEngine:
+def started(clouds: Service, cloud: str, work: AgentWork) -> FleetEngine:
     found = engine(cloud)
     found.submit(work, lambda _: None)
     return found
 
 
 def test_the_cloud_keeps_the_machines_of_each_group_and_down_leaves_nothing(
-    clouds: Service, cloud: str, work: Work
+    clouds: Service, cloud: str, work: AgentWork
 ) -> None:
     said: list[str] = []
     there = engine(cloud)
@@ -170,7 +170,7 @@ def test_the_cloud_keeps_the_machines_of_each_group_and_down_leaves_nothing(
 
 
 def test_spot_machines_are_deleted_and_nobody_reaches_one(
-    clouds: Service, cloud: str, work: Work
+    clouds: Service, cloud: str, work: AgentWork
 ) -> None:
     started(clouds, cloud, work)
     if cloud == "gcp":
@@ -199,7 +199,7 @@ def test_spot_machines_are_deleted_and_nobody_reaches_one(
 
 
 def test_a_machine_s_script_is_one_that_knows_its_price_and_its_end(
-    clouds: Service, cloud: str, work: Work, tmp_path: Path
+    clouds: Service, cloud: str, work: AgentWork, tmp_path: Path
 ) -> None:
     prices = [{"type": one["type"], "spot": 0.4} for one in ALL[cloud]["workers"]]
     engine(cloud, prices=prices).submit(work, lambda _: None)
@@ -225,7 +225,7 @@ def test_a_machine_s_script_is_one_that_knows_its_price_and_its_end(
 
 
 def test_what_the_cloud_refuses_is_told_and_nothing_that_costs_is_left(
-    clouds: Service, cloud: str, work: Work
+    clouds: Service, cloud: str, work: AgentWork
 ) -> None:
     clouds.refused = ("-1" if cloud == "azure" else "Managers", "the quota is used up")
     name = "Google Cloud" if cloud == "gcp" else "Azure"
@@ -237,7 +237,7 @@ def test_what_the_cloud_refuses_is_told_and_nothing_that_costs_is_left(
 
 
 def test_mistakes_are_told_before_the_cloud_is_asked(
-    clouds: Service, cloud: str, work: Work, tmp_path: Path
+    clouds: Service, cloud: str, work: AgentWork, tmp_path: Path
 ) -> None:
     for changed, told in (
         ({"env": {}}, r"env: \[\]: lacks what the machines read"),
@@ -246,25 +246,25 @@ def test_mistakes_are_told_before_the_cloud_is_asked(
     ):
         with pytest.raises(SpecError, match=told):
             engine(cloud, **changed).offer(work)
-    elsewhere = Work(experiment="a", state=str(tmp_path), project=work.project, words=())
+    elsewhere = AgentWork(experiment="a", state=str(tmp_path), project=work.project, words=())
     with pytest.raises(UserError, match="is in no bucket"):
         engine(cloud).offer(elsewhere)
     assert clouds.asked == []
 
 
 def test_a_cluster_of_another_user_is_left_alone(
-    clouds: Service, cloud: str, work: Work, monkeypatch: pytest.MonkeyPatch
+    clouds: Service, cloud: str, work: AgentWork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "ann")
     started(clouds, cloud, work)
     monkeypatch.setenv("LOGNAME", "bob")
-    other = Work(experiment="b", state=work.state, project=work.project, words=work.words)
+    other = AgentWork(experiment="b", state=work.state, project=work.project, words=work.words)
     with pytest.raises(SpecError, match=r'name: "sweep": is a cluster of ann\'s'):
         engine(cloud).submit(other, lambda _: None)
 
 
 def test_the_exported_script_starts_the_same(
-    clouds: Service, cloud: str, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clouds: Service, cloud: str, work: AgentWork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -284,7 +284,7 @@ def test_the_exported_script_starts_the_same(
 
 @pytest.fixture
 def machine(
-    clouds: Service, cloud: str, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clouds: Service, cloud: str, work: AgentWork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Json:
     """`fleet.json` of a machine of the first group, with what its script has written."""
     monkeypatch.setattr(fleet_machine, "HERE", tmp_path)
@@ -312,7 +312,7 @@ def test_it_gets_its_files_with_the_keys_of_its_variables(
 
 
 def test_at_the_end_all_groups_go_and_what_is_secret_first(
-    machine: Json, cloud: str, clouds: Service, work: Work, tmp_path: Path
+    machine: Json, cloud: str, clouds: Service, work: AgentWork, tmp_path: Path
 ) -> None:
     fleet_machine.fetch(machine, MACHINES[cloud])
     clouds.asked.clear()
@@ -328,7 +328,7 @@ def test_at_the_end_all_groups_go_and_what_is_secret_first(
 
 
 def test_one_that_cannot_take_part_leaves_its_group_with_its_last_words(
-    machine: Json, cloud: str, clouds: Service, work: Work
+    machine: Json, cloud: str, clouds: Service, work: AgentWork
 ) -> None:
     fleet_machine.fetch(machine, MACHINES[cloud])
     clouds.asked.clear()

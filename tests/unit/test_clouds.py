@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.ray.metadata import Aws, Azure, Cloud, Gcp, Unanswered, cloud
+from regrow.infra.ray.metadata import (
+    AwsMetadata,
+    AzureMetadata,
+    Cloud,
+    GcpMetadata,
+    Unanswered,
+    cloud,
+)
 from regrow.tasks.errors import UserError
 from tests.unit.metadata_service import ACTION, INSTANCE_ACTION, TOKEN, Service, serving
 
@@ -33,86 +40,98 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 
 
 @pytest.fixture
-def aws(service: Service) -> Aws:
-    return Aws(f"http://{service.address}")
+def aws(service: Service) -> AwsMetadata:
+    return AwsMetadata(f"http://{service.address}")
 
 
 @pytest.fixture
-def gcp(service: Service) -> Gcp:
+def gcp(service: Service) -> GcpMetadata:
     service.required, service.refusal = {"metadata-flavor": "Google"}, 403
     service.answers = {PREEMPTED: (200, "FALSE"), MAINTENANCE: (200, "NONE")}
-    return Gcp(service.address)
+    return GcpMetadata(service.address)
 
 
 @pytest.fixture
-def azure(service: Service) -> Azure:
+def azure(service: Service) -> AzureMetadata:
     service.required = {"metadata": "true"}
     service.answers = {
         NAME: (200, "FrontEnd_IN_0"),
         EVENTS: (200, '{"DocumentIncarnation": 1, "Events": []}'),
     }
-    return Azure(f"http://{service.address}")
+    return AzureMetadata(f"http://{service.address}")
 
 
 # ---- what the clouds say
 
 
 def test_aws_says_nothing_until_the_instance_is_to_be_interrupted(
-    service: Service, aws: Aws
+    service: Service, aws: AwsMetadata
 ) -> None:
-    assert aws.look() is None
+    assert aws.poll() is None
     service.answers[INSTANCE_ACTION] = 200, ACTION
-    assert aws.look() == "AWS takes the spot instance back (terminate at 2017-09-18T08:22:00Z)"
+    assert aws.poll() == "AWS takes the spot instance back (terminate at 2017-09-18T08:22:00Z)"
     assert service.asked == [f"PUT {TOKEN}", f"GET {INSTANCE_ACTION}", f"GET {INSTANCE_ACTION}"]
 
 
-def test_an_expired_token_is_replaced_within_the_same_question(service: Service, aws: Aws) -> None:
-    assert aws.look() is None
+def test_an_expired_token_is_replaced_within_the_same_question(
+    service: Service, aws: AwsMetadata
+) -> None:
+    assert aws.poll() is None
     service.tokens.clear()
     service.answers[INSTANCE_ACTION] = 200, ACTION
-    assert aws.look() is not None
+    assert aws.poll() is not None
     assert service.asked[2:] == [f"GET {INSTANCE_ACTION}", f"PUT {TOKEN}", f"GET {INSTANCE_ACTION}"]
 
 
-def test_an_aws_service_that_grants_no_tokens_is_asked_without(service: Service, aws: Aws) -> None:
+def test_an_aws_service_that_grants_no_tokens_is_asked_without(
+    service: Service, aws: AwsMetadata
+) -> None:
     service.answers = {TOKEN: (405, ""), INSTANCE_ACTION: (200, ACTION)}
-    assert aws.look() is not None
+    assert aws.poll() is not None
 
 
-def test_a_token_that_is_never_accepted_does_not_go_in_circles(service: Service, aws: Aws) -> None:
+def test_a_token_that_is_never_accepted_does_not_go_in_circles(
+    service: Service, aws: AwsMetadata
+) -> None:
     service.answers = {TOKEN: (200, "useless")}
     service.answers[INSTANCE_ACTION] = 401, ""
     with pytest.raises(Unanswered, match="401"):
-        aws.look()
+        aws.poll()
     assert len(service.asked) == 4
 
 
-def test_the_rebalance_recommendation_counts_only_where_wanted(service: Service, aws: Aws) -> None:
+def test_the_rebalance_recommendation_counts_only_where_wanted(
+    service: Service, aws: AwsMetadata
+) -> None:
     service.answers[REBALANCE] = 200, '{"noticeTime": "2020-10-26T15:18:45Z"}'
-    assert aws.look() is None
-    why = Aws(f"http://{service.address}", rebalance=True).look()
+    assert aws.poll() is None
+    why = AwsMetadata(f"http://{service.address}", rebalance=True).poll()
     assert why == "AWS recommends to leave the spot instance (noticed at 2020-10-26T15:18:45Z)"
 
 
-def test_gcp_says_so_when_it_preempts_or_must_stop_the_instance(service: Service, gcp: Gcp) -> None:
-    assert gcp.look() is None
+def test_gcp_says_so_when_it_preempts_or_must_stop_the_instance(
+    service: Service, gcp: GcpMetadata
+) -> None:
+    assert gcp.poll() is None
     service.answers[MAINTENANCE] = 200, "MIGRATE_ON_HOST_MAINTENANCE"
-    assert gcp.look() is None
+    assert gcp.poll() is None
     service.answers[MAINTENANCE] = 200, "TERMINATE_ON_HOST_MAINTENANCE"
-    assert gcp.look() == "GCP terminates the instance for maintenance of its host"
+    assert gcp.poll() == "GCP terminates the instance for maintenance of its host"
     service.answers[PREEMPTED] = 200, "TRUE"
-    assert gcp.look() == "GCP preempts the instance"
+    assert gcp.poll() == "GCP preempts the instance"
 
 
-def test_azure_speaks_of_many_machines_and_only_ours_counts(service: Service, azure: Azure) -> None:
-    assert azure.look() is None
+def test_azure_speaks_of_many_machines_and_only_ours_counts(
+    service: Service, azure: AzureMetadata
+) -> None:
+    assert azure.poll() is None
     service.answers[EVENTS] = 200, PREEMPT % ("Preempt", "BackEnd_IN_0")
-    assert azure.look() is None
+    assert azure.poll() is None
     service.answers[EVENTS] = 200, PREEMPT % ("Freeze", "frontend_in_0")
-    assert azure.look() is None
+    assert azure.poll() is None
     service.answers[EVENTS] = 200, PREEMPT % ("Preempt", "frontend_in_0")
     assert (
-        azure.look()
+        azure.poll()
         == "Azure takes the machine away (Preempt, not before Mon, 11 Apr 2022 22:26:58 GMT)"
     )
     assert not any(asked.startswith("POST") for asked in service.asked)
@@ -130,7 +149,7 @@ def test_what_no_cloud_would_say_is_no_notice(
         NAME: (200, "vm")
     }
     with pytest.raises(Unanswered):
-        source.look()
+        source.poll()
 
 
 @pytest.mark.parametrize("which", ["aws", "gcp", "azure"])
@@ -140,17 +159,17 @@ def test_a_service_that_is_slow_or_fails_is_given_up_for_now(
     source: Cloud = request.getfixturevalue(which)
     service.answers = dict.fromkeys((INSTANCE_ACTION, PREEMPTED, EVENTS, NAME), (503, ""))
     with pytest.raises(Unanswered, match="503"):
-        source.look()
+        source.poll()
     service.delay.clear()
     with pytest.raises(Unanswered, match="timed out"):
-        source.look()
+        source.poll()
 
 
 def test_nobody_there_is_no_answer() -> None:
     with pytest.raises(Unanswered, match="refused"):
-        Aws("http://127.0.0.1:1").look()
+        AwsMetadata("http://127.0.0.1:1").poll()
     with pytest.raises(Unanswered):
-        Aws("no address").look()
+        AwsMetadata("no address").poll()
 
 
 # ---- which cloud
@@ -159,10 +178,10 @@ def test_nobody_there_is_no_answer() -> None:
 @pytest.mark.parametrize(
     ("file", "says", "kind"),
     [
-        ("sys_vendor", "Amazon EC2", Aws),
-        ("bios_version", "4.11.amazon", Aws),
-        ("product_name", "Google Compute Engine", Gcp),
-        ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", Azure),
+        ("sys_vendor", "Amazon EC2", AwsMetadata),
+        ("bios_version", "4.11.amazon", AwsMetadata),
+        ("product_name", "Google Compute Engine", GcpMetadata),
+        ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", AzureMetadata),
         ("sys_vendor", "Microsoft Corporation", type(None)),
         ("sys_vendor", "QEMU", type(None)),
     ],
@@ -174,7 +193,7 @@ def test_the_cloud_is_known_by_the_machines_firmware(
     assert isinstance(cloud({}, tmp_path), kind)
     assert isinstance(cloud({"REGROW_CLOUD": "auto"}, tmp_path), kind)
     assert cloud({"REGROW_CLOUD": "none"}, tmp_path) is None
-    assert isinstance(cloud({"REGROW_CLOUD": "GCP"}, tmp_path), Gcp)
+    assert isinstance(cloud({"REGROW_CLOUD": "GCP"}, tmp_path), GcpMetadata)
 
 
 def test_aws_can_be_switched_off_by_its_own_variable() -> None:

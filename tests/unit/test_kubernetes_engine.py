@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from regrow.cli.app import app
 from regrow.flows.agents import in_words
 from regrow.infra.clusters import private, project
-from regrow.infra.clusters.agents import Work
+from regrow.infra.clusters.agents import AgentWork
 from regrow.infra.clusters.kubernetes import engine as under_test
 from regrow.infra.clusters.kubernetes.engine import JobsEngine
 from regrow.infra.clusters.kubernetes.kubectl import Kubectl
@@ -126,8 +126,10 @@ def items(*found: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "List", "items": list(found)}
 
 
-def work(project: Path) -> Work:
-    return Work(experiment="a", state="s3://bucket/x", project=project, words=("join", "a.yaml"))
+def work(project: Path) -> AgentWork:
+    return AgentWork(
+        experiment="a", state="s3://bucket/x", project=project, words=("join", "a.yaml")
+    )
 
 
 def write_project(folder: Path) -> None:

@@ -51,7 +51,7 @@ def see(monkeypatch: pytest.MonkeyPatch) -> See:
         drained.update(draining)
         if not made:
             made.append(Nodes())
-        made[0]._look()
+        made[0]._query()
         return made[0]
 
     return look
@@ -94,10 +94,10 @@ def test_a_node_that_its_agent_has_replaced_is_lost_before_ray_finds_it_dead(see
     see(a=None, b=None, agents={"a": "one", "b": "two"})
     agents = {"new": "one", "a": "one", "b": "two"}
     nodes = see(new=None, a=None, b=None, agents=agents)
-    assert nodes.take_lost() == ["a"]
+    assert nodes.pop_lost() == ["a"]
     assert {node["NodeID"] for node in nodes.alive()} == {"head", "new", "b"}
     assert nodes.selector(NEEDS, avoid_spot=False) == {"ray.io/node-id": "!in(a)"}
-    assert see(new=None, a=None, b=None, agents=agents).take_lost() == []
+    assert see(new=None, a=None, b=None, agents=agents).pop_lost() == []
 
 
 def test_whoever_started_the_cluster_says_which_nodes_may_come(

@@ -36,7 +36,7 @@ class Source:
     def __init__(self, *answers: str | Exception | None) -> None:
         self.answers, self.asked, self.done = list(answers), 0, threading.Event()
 
-    def look(self) -> str | None:
+    def poll(self) -> str | None:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if len(self.answers) == 1:
@@ -279,10 +279,10 @@ def test_a_listener_may_need_a_lock_that_the_signal_interrupted() -> None:
 
 STAYS = """
 import os, signal, subprocess, sys, threading
-from regrow.infra.ray.notices import stay
+from regrow.infra.ray.notices import ignore_sigterm
 
 signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # as Ray has it
-thread = threading.Thread(target=stay)
+thread = threading.Thread(target=ignore_sigterm)
 thread.start()
 thread.join()
 os.kill(os.getpid(), signal.SIGTERM)

@@ -95,7 +95,7 @@ def raylet(folder: Path) -> list[str]:
 
 def test_a_raylet_starts_our_script_and_no_agent_whose_ports_it_finds(tmp_path: Path) -> None:
     before = raylet(tmp_path)
-    after = private.light(before)
+    after = private.lean_command(before)
     assert [at for at in range(6) if after[at] != before[at]] == [2, 4]
     worker = [sys.executable, str(SCRIPTS / "setup_worker.py"), "worker.py", "--a=b"]
     assert after[2] == f"--python_worker_command={subprocess.list2cmdline(worker)}"
@@ -127,7 +127,7 @@ def test_a_raylets_command_that_is_not_as_expected_stays_as_it_is(
     caplog.set_level("DEBUG", private.__name__)
     changed = [word.replace(theirs, other) for word in raylet(tmp_path)]
     assert changed != raylet(tmp_path)
-    assert private.light(changed) == changed
+    assert private.lean_command(changed) == changed
     assert len(caplog.messages) == 1
     assert [*tmp_path.iterdir()] == []
 
@@ -138,4 +138,4 @@ def test_a_port_that_is_not_known_leaves_the_agent_to_ray(
     """Else the raylet would wait for it until it has timed out."""
     compiled = importlib.import_module("ray._raylet")
     monkeypatch.setattr(compiled, "NEW_PORT_NAME", "new_port", raising=False)
-    assert private.light(raylet(tmp_path)) == raylet(tmp_path)
+    assert private.lean_command(raylet(tmp_path)) == raylet(tmp_path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from regrow.flows.agents import AgentRun, RunRequest, in_words
-from regrow.infra.clusters.agents import Agent, Work
+from regrow.infra.clusters.agents import Agent, AgentWork
 from regrow.infra.clusters.description import Cluster, Slurm
 from regrow.infra.clusters.slurm import SlurmEngine, script
 from regrow.infra.log.log import Log
@@ -194,7 +194,7 @@ def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_ar
 ) -> None:
     with_a_queue(tmp_path, monkeypatch)
     slurm = SlurmEngine(parsed())
-    work = Work(experiment="a", state="/s", project=tmp_path, words=("join", "a"))
+    work = AgentWork(experiment="a", state="/s", project=tmp_path, words=("join", "a"))
     first = slurm.submit(work, print)
     assert slurm.submit(work, print) == first
     ended = dataclasses.replace(work, ended=first.t + 0.001)

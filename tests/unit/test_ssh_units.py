@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from regrow.infra.clusters import unit, unit_files
-from regrow.infra.clusters.agents import Work
+from regrow.infra.clusters.agents import AgentWork
 from regrow.infra.clusters.description import Cluster, Ssh
 from tests.system.hosts import await_
 from tests.unit.test_clusters import SSH, changed
@@ -35,10 +35,10 @@ def parsed(**keys: Any) -> Ssh:
     return found
 
 
-def work(project: Path, **changes: Any) -> Work:
+def work(project: Path, **changes: Any) -> AgentWork:
     words = ("join", "a b.yaml", "--state", "/mnt/my lab/state", "--set", "x=$(id)")
     given = {"experiment": "sweep", "state": "/mnt/my lab/state", "words": words, **changes}
-    return Work(project=project, **given)
+    return AgentWork(project=project, **given)
 
 
 def test_a_machine_gets_the_project_without_secrets_and_the_values_in_a_file_of_its_owner(

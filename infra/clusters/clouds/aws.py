@@ -58,14 +58,14 @@ class Account:
     security_group: str
 
 
-def called(cluster: str) -> str:
+def resource_name(cluster: str) -> str:
     """Return the name of all that is made in the account for a cluster: role, security group."""
     return f"regrow-{cluster}.agents"
 
 
 def template_name(cluster: Aws, order: Order, place: int) -> str:
     """Return the name of a group's launch template."""
-    return f"{called(cluster.name)}.{order.experiment}.{place}"
+    return f"{resource_name(cluster.name)}.{order.experiment}.{place}"
 
 
 def exported(cluster: Aws, order: Order) -> str:
@@ -102,7 +102,7 @@ def launch_template(
         type=group.type,
         disk=group.disk,
         security_groups=[security_group],
-        profile=cluster.role or called(cluster.name),
+        profile=cluster.role or resource_name(cluster.name),
         tags=[tagged(kind, ours) for kind in ("instance", "volume")],
         user_data=base64.b64encode(user_data(cluster, order, prices, place).encode()).decode(),
     )
@@ -186,7 +186,7 @@ def rights(cluster: Aws, state: str) -> Json:
         listed={"StringLikeIfExists": {"s3:prefix": [below]}} if there.prefix else None,
     )
     if groups.some_on_need(cluster):
-        role = called(cluster.name)
+        role = resource_name(cluster.name)
         more = groups.template(
             "aws_rights_to_start", name=cluster.name, region=cluster.region, role=role
         )

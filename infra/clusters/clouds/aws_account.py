@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from regrow.infra.clusters.clouds import aws, aws_export, fleet, groups
-from regrow.infra.clusters.clouds.aws import Account, called
+from regrow.infra.clusters.clouds.aws import Account, resource_name
 from regrow.infra.clusters.clouds.aws_machine import THERE
 from regrow.infra.clusters.clouds.fleet import (
     AGENTS_TAG,
@@ -26,7 +26,7 @@ from regrow.infra.clusters.clouds.fleet import (
     GROUP_TAG,
     STATE_TAG,
     USER_TAG,
-    Fleet,
+    CloudFleet,
     Order,
 )
 from regrow.infra.clusters.clouds.fleet_machine import ENVIRONMENT
@@ -49,7 +49,7 @@ class AwsAccount:
     place = "EC2"
 
     def __init__(self, cluster: Aws) -> None:
-        self._cluster, self._name = cluster, called(cluster.name)
+        self._cluster, self._name = cluster, resource_name(cluster.name)
         self._account: Account | None = None
 
     @cached_property
@@ -75,23 +75,23 @@ class AwsAccount:
     def files(self, order: Order, prices: Prices, parcel: bytes) -> dict[str, bytes]:
         return aws_export.files(self._cluster, order, prices, parcel)
 
-    def fleets(self) -> list[Fleet]:
+    def fleets(self) -> list[CloudFleet]:
         """Return the fleets that start machines."""
-        with told():
+        with translated_errors():
             return [*(_fleet(one) for one in self._described()), *self._on_need()]
 
     def submitted(self) -> list[tuple[str, str, float]]:
         """Return experiment, state root and time (seconds since the epoch) of all that was
         submitted, ended or not, the newest last.
         """
-        with told():
-            there = [(one["CreateTime"].timestamp(), tags_of(one)) for one in self._templates()]
-        found = {(of[EXPERIMENT_TAG], of[STATE_TAG]): t for t, of in there}
+        with translated_errors():
+            templates = [(one["CreateTime"].timestamp(), tags_of(one)) for one in self._templates()]
+        found = {(of[EXPERIMENT_TAG], of[STATE_TAG]): t for t, of in templates}
         return sorted(((*key, t) for key, t in found.items()), key=lambda one: one[2])
 
     def prepare(self, order: Order, prices: Prices, say: Callable[[str], None]) -> None:
         """Look up and create what is needed, whatever an earlier try has left. Raises SpecError."""
-        with told():
+        with translated_errors():
             self._others()
             network, subnets = self._network()
             account = Account(subnets=subnets, security_group=self._security_group(network))
@@ -118,7 +118,7 @@ class AwsAccount:
         assert self._account is not None  # after `prepare`
         fleet.send(Places.at(order.state), self._cluster, order, ENVIRONMENT, environment)
         ids: list[str] = []
-        with told():
+        with translated_errors():
             try:
                 for place in range(len(self._cluster.workers)):
                     if not groups.first(self._cluster, place):
@@ -137,12 +137,12 @@ class AwsAccount:
 
     def end(self, say: Callable[[str], None]) -> None:
         """End all machines and delete what `prepare` created. Raises RegrowError for the rest."""
-        there = 0
-        with told():
+        count = 0
+        with translated_errors():
             if ids := [one["FleetId"] for one in self._described()]:
                 say(f"  deleting {', '.join(ids)}")
                 self._delete(ids)
-            there = len(self._instances())
+            count = len(self._instances())
             self._end_machines(say)
             left = [*self._unmake(), *self._volumes()]
         if left:
@@ -152,7 +152,7 @@ class AwsAccount:
             )
         say(
             f"nothing of the cluster {self._cluster.name} is left in {self._cluster.region}; it had"
-            f" {there} machines"
+            f" {count} machines"
         )
 
     def _make_templates(self, order: Order, account: Account, prices: Prices) -> None:
@@ -287,10 +287,10 @@ class AwsAccount:
             try:
                 self._ec2.run_instances(MinCount=1, MaxCount=1, DryRun=True, **machine)
             except ClientError as error:
-                code, told = error.response["Error"]["Code"], error.response["Error"]["Message"]
+                code, message = error.response["Error"]["Code"], error.response["Error"]["Message"]
                 if code == "DryRunOperation":
                     return
-                if "iamInstanceProfile" not in told or time.monotonic() > deadline:
+                if "iamInstanceProfile" not in message or time.monotonic() > deadline:
                     raise
             time.sleep(_TICK)
 
@@ -367,7 +367,7 @@ class AwsAccount:
             and tags_of(one).get(AGENTS_TAG) == self._cluster.name
         ]
 
-    def _on_need(self) -> list[Fleet]:
+    def _on_need(self) -> list[CloudFleet]:
         """Return the groups whose machines come on need, by the machines that they have: EC2 lists
         no fleet of type instant.
         """
@@ -382,7 +382,7 @@ class AwsAccount:
             if (tags := tags_of(one)).get(GROUP_TAG) in names and EXPERIMENT_TAG in tags
         )
         return [
-            Fleet(
+            CloudFleet(
                 id=group,
                 experiment=experiment,
                 group=group,
@@ -400,9 +400,9 @@ class AwsAccount:
         return [one for page in pages for one in page["LaunchTemplates"]]
 
 
-def _fleet(one: dict[str, Any]) -> Fleet:
+def _fleet(one: dict[str, Any]) -> CloudFleet:
     tags, target = tags_of(one), one["TargetCapacitySpecification"]
-    return Fleet(
+    return CloudFleet(
         id=one["FleetId"],
         experiment=tags.get(EXPERIMENT_TAG, ""),
         group=tags.get(GROUP_TAG, ""),
@@ -424,7 +424,7 @@ def tags_of(one: dict[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Raise AWS's errors as RegrowError, with AWS's message."""
     from botocore.exceptions import BotoCoreError, ClientError
 

@@ -43,7 +43,7 @@ def files(cluster: Aws, order: Order, prices: Prices, parcel: bytes) -> dict[str
 
 
 def _script(cluster: Aws, order: Order) -> str:
-    bucket, name = Bucket.of(order.state), aws.called(cluster.name)
+    bucket, name = Bucket.of(order.state), aws.resource_name(cluster.name)
     there = f"s3://{bucket.name}/{bucket.folder(cluster.name, order)}"
     tag = f"{{Key={AGENTS_TAG},Value={cluster.name}}}"
     lines = [

@@ -34,7 +34,7 @@ def name(cluster: Azure, order: Order, place: int) -> str:
     return f"{fleet.base(cluster, order)}-{place}"
 
 
-def called(cluster: Azure) -> str:
+def resource_name(cluster: Azure) -> str:
     """Return the name of the network of a cluster, and of its security group."""
     return f"regrow-{cluster.name}.agents"
 

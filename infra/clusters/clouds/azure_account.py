@@ -21,11 +21,11 @@ from regrow.infra.clusters.clouds.fleet import (
     GROUP_TAG,
     STATE_TAG,
     USER_TAG,
-    Fleet,
+    CloudFleet,
     Order,
 )
 from regrow.infra.clusters.clouds.fleet_export import Call
-from regrow.infra.clusters.clouds.rest import Json, Rest, said, until
+from regrow.infra.clusters.clouds.rest import Json, Rest, output_of, until
 from regrow.infra.clusters.description import Azure
 from regrow.infra.clusters.prices import Prices
 from regrow.tasks.errors import RegrowError
@@ -41,7 +41,7 @@ class AzureAccount:
 
     def __init__(self, cluster: Azure) -> None:
         self._cluster = cluster
-        self._ask = Rest("Azure", lambda: said(self._token, _HINT))
+        self._ask = Rest("Azure", lambda: output_of(self._token, _HINT))
 
     @property
     def _token(self) -> tuple[str, ...]:
@@ -52,13 +52,15 @@ class AzureAccount:
     def _api(self) -> str:
         """The address of Azure's interface, without a slash at its end."""
         query = ("--query", "endpoints.resourceManager", "--output", "tsv")
-        return said(("az", "cloud", "show", *query), _HINT).rstrip("/")
+        return output_of(("az", "cloud", "show", *query), _HINT).rstrip("/")
 
     @cached_property
     def _group(self) -> str:
         """The path of the resource group."""
         query = ("--query", "id", "--output", "tsv")
-        subscription = self._cluster.subscription or said(("az", "account", "show", *query), _HINT)
+        subscription = self._cluster.subscription or output_of(
+            ("az", "account", "show", *query), _HINT
+        )
         return f"/subscriptions/{subscription}/resourceGroups/{self._cluster.resource_group}"
 
     @property
@@ -67,12 +69,12 @@ class AzureAccount:
 
     @property
     def _security(self) -> str:
-        name = azure.called(self._cluster)
+        name = azure.resource_name(self._cluster)
         return f"{self._group}/providers/Microsoft.Network/networkSecurityGroups/{name}"
 
     @property
     def _network(self) -> str:
-        name = azure.called(self._cluster)
+        name = azure.resource_name(self._cluster)
         return f"{self._group}/providers/Microsoft.Network/virtualNetworks/{name}"
 
     def exported(self, order: Order) -> str:
@@ -98,7 +100,7 @@ class AzureAccount:
     def prepare(self, order: Order, prices: Prices, say: Callable[[str], None]) -> None:
         there = self._ask("GET", self._url(self._network, azure.NETWORK_VERSION)) or {}
         if (user := there.get("tags", {}).get(USER_TAG)) is not None:
-            fleet.check_user(self._cluster, user, azure.called(self._cluster))
+            fleet.check_user(self._cluster, user, azure.resource_name(self._cluster))
         for path, body in self._shared():
             url = self._url(path, azure.NETWORK_VERSION)
             self._ask("PUT", url, body)
@@ -123,9 +125,9 @@ class AzureAccount:
             raise
         return names
 
-    def fleets(self) -> list[Fleet]:
+    def fleets(self) -> list[CloudFleet]:
         return [
-            Fleet(
+            CloudFleet(
                 id=one["name"],
                 experiment=one["tags"][EXPERIMENT_TAG],
                 group=one["tags"][GROUP_TAG],

@@ -63,11 +63,11 @@ def start(fleet: dict[str, Any], group: str, count: int) -> None:
 
 
 def _this(fleet: dict[str, Any]) -> str:
-    told = _told("instance/compute?api-version=2021-02-01")
-    return str(fleet["api"] + told["resourceId"])
+    instance = _metadata("instance/compute?api-version=2021-02-01")
+    return str(fleet["api"] + instance["resourceId"])
 
 
-def _told(what: str) -> Any:
+def _metadata(what: str) -> Any:
     """Ask the metadata service."""
     host = os.environ.get("REGROW_AZURE_METADATA_ENDPOINT") or "http://169.254.169.254"
     asked = urllib.request.Request(f"{host}/metadata/{what}", headers={"Metadata": "true"})
@@ -78,7 +78,7 @@ def _told(what: str) -> Any:
 def _ask(fleet: dict[str, Any], method: str, url: str, body: dict[str, Any] | None = None) -> Any:
     """Send a request. Raises OSError for what is refused, unless it is not there any more."""
     what = "identity/oauth2/token?api-version=2018-02-01&resource={}/&msi_res_id={}"
-    token = _told(what.format(fleet["api"], fleet["identity"]))["access_token"]
+    token = _metadata(what.format(fleet["api"], fleet["identity"]))["access_token"]
     kind = {"Content-Length": "0"} if body is None else {"Content-Type": "application/json"}
     asked = urllib.request.Request(
         "{}?api-version={}".format(url, fleet["version"]),
@@ -92,5 +92,5 @@ def _ask(fleet: dict[str, Any], method: str, url: str, body: dict[str, Any] | No
     except urllib.error.HTTPError as error:
         if error.code == 404 and method == "DELETE":
             return {}
-        said = error.read(500).decode(errors="replace")
-        raise OSError(f"{method} {url}: {error.code} {said}") from None
+        message = error.read(500).decode(errors="replace")
+        raise OSError(f"{method} {url}: {error.code} {message}") from None

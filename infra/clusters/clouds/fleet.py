@@ -197,7 +197,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class CloudFleet:
     """A fleet, instance group or scale set that starts machines.
 
     Attributes:
@@ -241,7 +241,7 @@ class FleetAccount(Protocol):
         agents' variables, which may be secret.
         """
 
-    def fleets(self) -> list[Fleet]:
+    def fleets(self) -> list[CloudFleet]:
         """Return the fleets that start machines."""
 
     def submitted(self) -> list[tuple[str, str, float]]:
@@ -263,8 +263,8 @@ def objects(cluster: str, order: Order | None = None) -> str:
 
 def base(cluster: OnVms, order: Order) -> str:
     """Return the beginning of names for what is made for an order. At most 57 characters."""
-    told = f"{order.experiment}\n{order.state}\n{order.expires}"
-    return f"regrow-{cluster.name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    identity = f"{order.experiment}\n{order.state}\n{order.expires}"
+    return f"regrow-{cluster.name}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
 def tags(cluster: OnVms, order: Order, place: int) -> dict[str, str]:
@@ -444,8 +444,8 @@ def _scaling(cluster: OnVms) -> str:
     most = dict.fromkeys(("spot", "on-demand"), 0)
     for one in cluster.workers:
         most[one.market] += one.most
-    told = ",".join(f"{market}={count}" for market, count in most.items())
-    return f"{scaling.MARKETS}={','.join(most)} {scaling.MACHINES}={told}"
+    counts = ",".join(f"{market}={count}" for market, count in most.items())
+    return f"{scaling.MARKETS}={','.join(most)} {scaling.MACHINES}={counts}"
 
 
 def _source(module: str) -> str:

@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from regrow.infra.clusters import project
-from regrow.infra.clusters.agents import Agent, Output, Submission, Work
+from regrow.infra.clusters.agents import Agent, AgentWork, Output, Submission
 from regrow.infra.clusters.clouds import fleet, groups
-from regrow.infra.clusters.clouds.fleet import Fleet, FleetAccount, Order
+from regrow.infra.clusters.clouds.fleet import CloudFleet, FleetAccount, Order
 from regrow.infra.clusters.clouds.fleet_machine import ENDED, PARCEL
 from regrow.infra.clusters.description import OnVms
 from regrow.infra.clusters.folder import variables
@@ -67,7 +67,7 @@ class FleetEngine:
     def check(self) -> None:
         variables(self.cluster, os.environ)
 
-    def offer(self, work: Work) -> list[str]:
+    def offer(self, work: AgentWork) -> list[str]:
         self._checked(work)
         if self._there(work.experiment):
             return []
@@ -86,12 +86,12 @@ class FleetEngine:
         needed = [need] if groups.some_on_need(self.cluster) else []
         return [head, *described(started), *needed, until]
 
-    def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
+    def files(self, work: AgentWork, say: Callable[[str], None]) -> dict[str, bytes]:
         """Return the files for the cloud's command line, without values of variables."""
         order = self._checked(work)
         return self._account.files(order, self._prices, self._parcel(work, order, say))
 
-    def submit(self, work: Work, say: Callable[[str], None]) -> Submission:
+    def submit(self, work: AgentWork, say: Callable[[str], None]) -> Submission:
         """Start fleets, unless the experiment has some."""
         made = Submission(experiment=work.experiment, state=work.state, t=time.time())
         if self._there(work.experiment):
@@ -180,7 +180,7 @@ class FleetEngine:
             for experiment, state, _ in submitted:
                 fleet.forget(Places.at(state), experiment, self.cluster.name)
 
-    def _there(self, experiment: str) -> list[Fleet]:
+    def _there(self, experiment: str) -> list[CloudFleet]:
         return [one for one in self._account.fleets() if one.experiment == experiment]
 
     def _unable(self, of: Submission) -> list[Unable]:
@@ -192,7 +192,7 @@ class FleetEngine:
                 found.append(msgspec.json.decode(store.read(key), type=Unable))
         return sorted(found, key=lambda one: one.t)
 
-    def _checked(self, work: Work) -> Order:
+    def _checked(self, work: AgentWork) -> Order:
         """Return the order of an experiment. Raises SpecError and UserError for mistakes that are
         found without an account.
         """
@@ -214,7 +214,7 @@ class FleetEngine:
         self._account.check(order, self._prices)
         return order
 
-    def _parcel(self, work: Work, order: Order, say: Callable[[str], None]) -> bytes:
+    def _parcel(self, work: AgentWork, order: Order, say: Callable[[str], None]) -> bytes:
         """Return the agents' files, without values of variables."""
         left_out = confidential.confidential(work.project)
         files = project.packed(

@@ -94,24 +94,24 @@ def _crashes() -> int:
 def _report(fleet: dict[str, Any], status: str) -> None:
     """Put the last lines of the agent's output into the bucket."""
     host = socket.gethostname()
-    said = {"host": host, "group": fleet["group"], "status": status, "t": time.time()}
-    said["lines"] = _last_lines()
+    report = {"host": host, "group": fleet["group"], "status": status, "t": time.time()}
+    report["lines"] = _last_lines()
     where = _object(fleet, "{}{}-{}.json".format(ENDED, fleet["group"], host))
-    _s3(fleet).put_object(**where, Body=json.dumps(said).encode())
+    _s3(fleet).put_object(**where, Body=json.dumps(report).encode())
 
 
 def _last_lines() -> list[str]:
     words = ["journalctl", "--unit=regrow-agent", f"--lines={LINES}", "--output=cat", "--no-pager"]
     try:
-        said = subprocess.run(words, stdout=subprocess.PIPE, check=False).stdout.decode(
+        output = subprocess.run(words, stdout=subprocess.PIPE, check=False).stdout.decode(
             "utf-8", "replace"
         )
     except OSError:
-        said = ""
+        output = ""
     prepared = HERE / "prepare.log"
-    if not said.strip() and prepared.exists():
-        said = prepared.read_text(errors="replace")
-    return [line[:500] for line in said.splitlines()[-LINES:]]
+    if not output.strip() and prepared.exists():
+        output = prepared.read_text(errors="replace")
+    return [line[:500] for line in output.splitlines()[-LINES:]]
 
 
 def _s3(fleet: dict[str, Any]) -> Any:

@@ -141,11 +141,11 @@ def readers(cluster: Gcp) -> Json:
 
 def record(cluster: Gcp, order: Order, place: int) -> str:
     """Return the description of what is made for a group, by which it is found again."""
-    told = fleet.tags(cluster, order, place) | {STATE_TAG: order.state}
-    return json.dumps(told, separators=(",", ":"))
+    tags = fleet.tags(cluster, order, place) | {STATE_TAG: order.state}
+    return json.dumps(tags, separators=(",", ":"))
 
 
 def labels(cluster: Gcp, order: Order, place: int) -> dict[str, str]:
     """Return the labels of a group's machines and disks, for bills: in Google's characters."""
-    told = fleet.tags(cluster, order, place)
-    return {key: re.sub(r"[^a-z0-9_-]", "-", value.lower())[:63] for key, value in told.items()}
+    tags = fleet.tags(cluster, order, place)
+    return {key: re.sub(r"[^a-z0-9_-]", "-", value.lower())[:63] for key, value in tags.items()}

@@ -20,11 +20,11 @@ from regrow.infra.clusters.clouds.fleet import (
     GROUP_TAG,
     STATE_TAG,
     USER_TAG,
-    Fleet,
+    CloudFleet,
     Order,
 )
 from regrow.infra.clusters.clouds.fleet_export import Call
-from regrow.infra.clusters.clouds.rest import Json, Rest, said
+from regrow.infra.clusters.clouds.rest import Json, Rest, output_of
 from regrow.infra.clusters.description import Gcp
 from regrow.infra.clusters.prices import Prices
 from regrow.tasks.errors import RegrowError
@@ -40,7 +40,7 @@ class GcpAccount:
 
     def __init__(self, cluster: Gcp) -> None:
         self._cluster = cluster
-        self._ask = Rest("Google Cloud", lambda: said(_TOKEN, _HINT))
+        self._ask = Rest("Google Cloud", lambda: output_of(_TOKEN, _HINT))
         # As gcloud has them.
         over = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
         compute = os.environ.get(f"{over}COMPUTE") or "https://compute.googleapis.com/compute/v1/"
@@ -80,8 +80,8 @@ class GcpAccount:
             if self._ask("GET", f"{self._compute}/global/firewalls/{body['name']}") is None:
                 self._do("POST", f"{self._compute}/global/firewalls", body)
         used = {one["name"] for one, _ in self._groups()}
-        for one, told in self._templates():
-            if told[EXPERIMENT_TAG] == order.experiment and one["name"] not in used:
+        for one, tags in self._templates():
+            if tags[EXPERIMENT_TAG] == order.experiment and one["name"] not in used:
                 self._do("DELETE", f"{self._compute}/global/instanceTemplates/{one['name']}")
         for place in range(len(self._cluster.workers)):
             template = self._template(order, prices, place)
@@ -108,24 +108,24 @@ class GcpAccount:
             raise
         return ids
 
-    def fleets(self) -> list[Fleet]:
+    def fleets(self) -> list[CloudFleet]:
         return [
-            Fleet(
+            CloudFleet(
                 id=one["name"],
-                experiment=told[EXPERIMENT_TAG],
-                group=told[GROUP_TAG],
+                experiment=tags[EXPERIMENT_TAG],
+                group=tags[GROUP_TAG],
                 most=int(one.get("targetSize", 0)),
                 running=int(one.get("currentActions", {}).get("none", 0)),
             )
-            for one, told in self._groups()
+            for one, tags in self._groups()
         ]
 
     def submitted(self) -> list[tuple[str, str, float]]:
         found = {
-            (told[EXPERIMENT_TAG], told[STATE_TAG]): datetime.fromisoformat(
+            (tags[EXPERIMENT_TAG], tags[STATE_TAG]): datetime.fromisoformat(
                 one["creationTimestamp"]
             ).timestamp()
-            for one, told in self._templates()
+            for one, tags in self._templates()
         }
         return sorted(((*key, t) for key, t in found.items()), key=lambda one: one[2])
 
@@ -161,7 +161,7 @@ class GcpAccount:
             raise RegrowError(f"Google Cloud: {errors[0].get('message', errors[0])}")
 
     def _groups(self) -> list[tuple[Json, dict[str, str]]]:
-        """Return the instance groups, and what their descriptions tell."""
+        """Return the instance groups, with the tags in their descriptions."""
         return list(self._ours(self._managers))
 
     def _templates(self) -> list[tuple[Json, dict[str, str]]]:
@@ -169,11 +169,11 @@ class GcpAccount:
 
     def _ours(self, url: str) -> Iterator[tuple[Json, dict[str, str]]]:
         for one in self._ask.listed(url, "items", "nextPageToken"):
-            told: Any = None
+            tags: Any = None
             if one["name"].startswith(f"regrow-{self._cluster.name}-"):
-                told = json.loads(one.get("description") or "null")
-            if isinstance(told, dict) and told.get(AGENTS_TAG) == self._cluster.name:
-                yield one, told
+                tags = json.loads(one.get("description") or "null")
+            if isinstance(tags, dict) and tags.get(AGENTS_TAG) == self._cluster.name:
+                yield one, tags
 
     def _ours_of_secrets(self) -> list[str]:
         url = f"{self._secrets}?filter=labels.{AGENTS_TAG}={self._cluster.name}"
@@ -181,5 +181,5 @@ class GcpAccount:
         return [one["name"].rpartition("/")[2] for one in found]
 
     def _others(self) -> None:
-        for one, told in self._groups():
-            fleet.check_user(self._cluster, told[USER_TAG], one["name"])
+        for one, tags in self._groups():
+            fleet.check_user(self._cluster, tags[USER_TAG], one["name"])

@@ -51,12 +51,12 @@ def start(fleet: dict[str, Any], group: str, count: int) -> None:
 
 def unable(fleet: dict[str, Any]) -> None:
     """Take this machine out of its group, which then is smaller."""
-    this = "{}/instances/{}".format(_told("instance/zone"), _told("instance/name"))
+    this = "{}/instances/{}".format(_metadata("instance/zone"), _metadata("instance/name"))
     asked = {"instances": [this], "skipInstancesOnValidationError": True}
     _ask("POST", "{}/deleteInstances".format(fleet["here"]), asked)
 
 
-def _told(what: str) -> str:
+def _metadata(what: str) -> str:
     """Ask the metadata service."""
     host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
     url = f"http://{host}/computeMetadata/v1/{what}"
@@ -67,7 +67,7 @@ def _told(what: str) -> str:
 
 def _ask(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
     """Send a request. Raises OSError for what is refused, unless it is not there any more."""
-    token = json.loads(_told("instance/service-accounts/default/token"))["access_token"]
+    token = json.loads(_metadata("instance/service-accounts/default/token"))["access_token"]
     asked = urllib.request.Request(
         url,
         method=method,
@@ -80,5 +80,5 @@ def _ask(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
     except urllib.error.HTTPError as error:
         if error.code == 404 and method == "DELETE":
             return {}
-        said = error.read(500).decode(errors="replace")
-        raise OSError(f"{method} {url}: {error.code} {said}") from None
+        message = error.read(500).decode(errors="replace")
+        raise OSError(f"{method} {url}: {error.code} {message}") from None

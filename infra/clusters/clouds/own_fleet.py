@@ -57,8 +57,8 @@ class OwnFleet:
                 command, env=plain, capture_output=True, text=True, check=True, timeout=_SECONDS
             )
         except subprocess.CalledProcessError as error:
-            said = (error.stderr or "").strip().splitlines() or ["it said nothing"]
-            raise RegrowError(f"the cloud: {said[-1]}") from None
+            lines = (error.stderr or "").strip().splitlines() or ["it said nothing"]
+            raise RegrowError(f"the cloud: {lines[-1]}") from None
         except (OSError, subprocess.TimeoutExpired) as error:
             raise RegrowError(f"the cloud: {error}") from None
         return done.stdout

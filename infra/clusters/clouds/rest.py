@@ -20,15 +20,15 @@ WAIT_SECONDS, TICK = 900.0, 2.0
 """Most seconds for a change in the cloud, and between two looks at it."""
 
 
-def said(words: Sequence[str], hint: str) -> str:
+def output_of(words: Sequence[str], hint: str) -> str:
     """Return what a cloud's command prints. Raises UserError if it is missing, or refuses."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise UserError(f"there is no command {words[0]} here; {hint}") from None
     if done.returncode != 0:
-        told = " ".join(done.stderr.split()[-60:])
-        raise UserError(f"`{' '.join(words)}` failed: {told}; {hint}")
+        message = " ".join(done.stderr.split()[-60:])
+        raise UserError(f"`{' '.join(words)}` failed: {message}; {hint}")
     return done.stdout.strip()
 
 
@@ -76,9 +76,9 @@ class Rest:
                 asked = f"{url}{'&' if '?' in url else '?'}pageToken={asked}"
 
 
-def until(look: Callable[[], bool], what: str) -> None:
-    """Wait until `look` returns true. Raises RegrowError, naming `what`, if it takes too long."""
-    if not supervised.until(look, seconds=WAIT_SECONDS, tick=TICK):
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until `holds` returns true. Raises RegrowError, naming `what`, if it takes too long."""
+    if not supervised.until(holds, seconds=WAIT_SECONDS, tick=TICK):
         raise RegrowError(f"after {WAIT_SECONDS:g} s {what}")
 
 

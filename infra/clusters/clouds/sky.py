@@ -90,11 +90,11 @@ def _written(cluster: OnVms) -> bytes:
     heading = _HEADING.format(
         file=FILE, secrets="".join(f" --secret {name}" for name in data.get("secrets", {}))
     )
-    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=1000)
+    text: str = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, width=1000)
     return (heading + text).encode()
 
 
-class _Dumper(yaml.SafeDumper):
+class _BlockDumper(yaml.SafeDumper):
     """Writes scripts as blocks of lines."""
 
 
@@ -104,4 +104,4 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     )
 
 
-_Dumper.add_representer(str, _text)
+_BlockDumper.add_representer(str, _text)

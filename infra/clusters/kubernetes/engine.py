@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from regrow.infra.clusters import project
-from regrow.infra.clusters.agents import Agent, Output, Submission, Work
+from regrow.infra.clusters.agents import Agent, AgentWork, Output, Submission
 from regrow.infra.clusters.description import Kubernetes
 from regrow.infra.clusters.folder import variables
 from regrow.infra.clusters.kubernetes import checks, manifests
@@ -46,10 +46,10 @@ class JobsEngine:
         checks.check(self.cluster)
         variables(self.cluster, os.environ)
 
-    def offer(self, work: Work) -> list[str]:
+    def offer(self, work: AgentWork) -> list[str]:
         return []
 
-    def files(self, work: Work, say: Callable[[str], None]) -> dict[str, bytes]:
+    def files(self, work: AgentWork, say: Callable[[str], None]) -> dict[str, bytes]:
         """Return the manifests, without the Secret of `env`."""
         heading = ""
         if self.cluster.env:
@@ -62,7 +62,7 @@ class JobsEngine:
             )
         return {"agents.yaml": manifests.written(self._objects(work, say), heading)}
 
-    def submit(self, work: Work, say: Callable[[str], None]) -> Submission:
+    def submit(self, work: AgentWork, say: Callable[[str], None]) -> Submission:
         """Create the Jobs, unless the experiment has some. Raises RegrowError if those of another
         one are under way, UserError for a large project.
         """
@@ -130,7 +130,7 @@ class JobsEngine:
             raise RegrowError(f"still in namespace {self.cluster.namespace}: {', '.join(left)}")
         say(f"nothing of {self.cluster.name} is left in namespace {self.cluster.namespace}")
 
-    def _objects(self, work: Work, say: Callable[[str], None]) -> list[Json]:
+    def _objects(self, work: AgentWork, say: Callable[[str], None]) -> list[Json]:
         left_out = confidential.confidential(work.project)
         data = project.packed(work.project, left_out)
         if left_out:
@@ -186,12 +186,12 @@ def _alive(pod: Mapping[str, Any]) -> bool:
 
 
 def _agent(pod: Mapping[str, Any], experiment: str) -> Agent:
-    told, _, why = _state(pod).partition(" (")
+    state, _, why = _state(pod).partition(" (")
     return Agent(
         name=pod["metadata"]["name"],
         experiment=experiment,
-        state="starting" if told in _BEGINNING else told,
-        node=pod["spec"].get("nodeName", "") if told == "running" else "",
+        state="starting" if state in _BEGINNING else state,
+        node=pod["spec"].get("nodeName", "") if state == "running" else "",
         reason=why.removesuffix(")"),
     )
 

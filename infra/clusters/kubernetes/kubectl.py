@@ -64,14 +64,14 @@ class Kubectl:
 
     def listed(self, kinds: str, selector: str) -> list[Json]:
         """Return the objects of these kinds (separated by commas) that a label selector finds."""
-        said: Json = json.loads(self.run("get", kinds, f"--selector={selector}", "--output=json"))
-        return list(said["items"])
+        found: Json = json.loads(self.run("get", kinds, f"--selector={selector}", "--output=json"))
+        return list(found["items"])
 
-    def failure(self, said: str) -> RegrowError:
+    def failure(self, message: str) -> RegrowError:
         """Return the error for kubectl's message."""
         lines = [
             line.strip()
-            for line in said.splitlines()
+            for line in message.splitlines()
             if line.strip() and not re.match(r"[EWI]\d{4} ", line)
         ]
         last = lines[-1].removeprefix("error: ") if lines else "kubectl ended without a word"
@@ -85,7 +85,7 @@ class Kubectl:
                 "kubectl has no cluster to talk to; write `context:`, or choose one with kubectl"
                 " config use-context"
             )
-        if unknown := _UNKNOWN_FIELD.search(said):
+        if unknown := _UNKNOWN_FIELD.search(message):
             field = unknown[1] or unknown[2]
             return RegrowError(f"{self._there()} does not know {field}: {_TOO_OLD}")
         if any(sign in last for sign in _NOT_REACHED):

@@ -37,7 +37,7 @@ _MOST_SECONDS = 2**31 - 1
 _FILE = Path(__file__).with_name("objects.yaml")
 
 
-class _Dumper(yaml.SafeDumper):
+class _PlainDumper(yaml.SafeDumper):
     """YAML dumper without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -86,7 +86,12 @@ def written(objects: Sequence[Json], heading: str = "") -> bytes:
     """Return objects as a file, always the same bytes. `heading`: comment above them."""
     comment = "".join(f"# {line}\n" for line in heading.splitlines())
     text: str = yaml.dump_all(
-        objects, Dumper=_Dumper, sort_keys=True, width=1000, allow_unicode=True, explicit_start=True
+        objects,
+        Dumper=_PlainDumper,
+        sort_keys=True,
+        width=1000,
+        allow_unicode=True,
+        explicit_start=True,
     )
     return (comment + text).encode()
 

@@ -40,7 +40,7 @@ class Notices:
     def ask(self, cloud: metadata.Cloud) -> None:
         """Ask a cloud whether this machine goes away."""
         with suppress(metadata.Unanswered):
-            self._cloud = cloud.look() or self._cloud
+            self._cloud = cloud.poll() or self._cloud
 
     def is_idle(self, why: str) -> None:
         """Take note that the machine is needed no more."""

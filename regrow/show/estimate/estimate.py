@@ -93,7 +93,7 @@ def estimate(
         [Scenario(kind=kind, machines=count, dollars=one) for one in budgets]
     )
     more, extra = None, MORE
-    if choice.cost is not None and _goes_on(premises):
+    if choice.cost is not None and _can_have_more_trials(premises):
         paid = max(choice.cost.median, 0.01)
         extra = MORE if paid >= MORE / 2 else round(paid, 2)
         pair = [
@@ -114,7 +114,7 @@ def estimate(
     )
 
 
-def _goes_on(premises: Premises) -> bool:
+def _can_have_more_trials(premises: Premises) -> bool:
     """Return whether the search could have more trials than the file's."""
     spec = premises.spec
     if spec.trials is None:

@@ -34,7 +34,7 @@ TIME = (
     " recommended."
 )
 """How to read the figures."""
-_LOOKS = {
+_STYLES = {
     "spot": (COLOURS["done"], "circle", "bottom left"),
     "on-demand": (COLOURS["stopped"], "square", "top right"),
     "fall-back": (COLOURS["running"], "diamond", "top left"),
@@ -116,10 +116,10 @@ def _value(found: Estimate) -> Figure:
     made, every = blank(), list(rows(found))
     money = all(one.cost is not None for one in every)
     metric = safe(found.premises.spec.objective.name, 40)
-    for kind, look in _LOOKS.items():
+    for kind, style in _STYLES.items():
         own = [one for one in every if one.scenario.kind == kind and one.best is not None]
         if own:
-            _marks(made, own, words.KINDS[kind], look, money=money)
+            _marks(made, own, words.KINDS[kind], style, money=money)
     made.update_xaxes(title={"text": "cost" if money else "machine-hours"}, rangemode="tozero")
     made.update_yaxes(title={"text": f"best {metric} ({found.premises.spec.objective.mode})"})
     made.update_layout(legend={"orientation": "h"})
@@ -127,9 +127,9 @@ def _value(found: Estimate) -> Figure:
 
 
 def _marks(
-    made: Figure, own: Sequence[Forecast], name: str, look: tuple[str, str, str], *, money: bool
+    made: Figure, own: Sequence[Forecast], name: str, style: tuple[str, str, str], *, money: bool
 ) -> None:
-    colour, symbol, beside = look
+    colour, symbol, beside = style
     costs = [(one.cost if money and one.cost is not None else one.hours) for one in own]
     bests = [one.best for one in own if one.best is not None]
     limited = [one.scenario.dollars is not None for one in own]
@@ -174,7 +174,7 @@ def _time(found: Estimate) -> Figure:
         if one.scenario.machines != size:
             continue
         done = sorted(o.seconds / 3600 for o in one.outcomes if o.ended and not o.cut)
-        colour, *_ = _LOOKS[one.scenario.kind]
+        colour, *_ = _STYLES[one.scenario.kind]
         made.add_scatter(
             x=[0.0, *done],
             y=[place / len(one.outcomes) for place in range(len(done) + 1)],

@@ -29,8 +29,8 @@ EVENT_SECONDS, MODEL_SECONDS = 1e-4, 6e-3
 """Cost of an event, and of a proposal by a sampler with a model (measured on one core)."""
 _CHEAP = ("random", "grid", "qmc")
 """Samplers without a model."""
-_HERE = 4.0
-"""What costs less than this many seconds is simulated in this process."""
+_INLINE_SECONDS = 4.0
+"""Seconds of simulation below which no other process is used."""
 _PROCESSES = 8
 
 
@@ -70,7 +70,7 @@ class Simulations:
         first = simulated(self.premises, *tasks[0])
         yield first
         rest = tasks[1:]
-        if self._pool is None or len(rest) * _seconds(self.premises, first) < _HERE:
+        if self._pool is None or len(rest) * _seconds(self.premises, first) < _INLINE_SECONDS:
             for scenario, number in rest:
                 yield simulated(self.premises, scenario, number)
             return

@@ -69,7 +69,7 @@ def from_experiments(
     startups: list[float] = []
     warm_ups: list[float] = []
     saves: list[float] = []
-    told: list[tuple[str, int]] = []
+    used: list[tuple[str, int]] = []
     for name, history in found:
         if history.created is None:
             continue
@@ -81,7 +81,7 @@ def from_experiments(
             continue
         if own:
             curves += own
-            told.append((name, len(own)))
+            used.append((name, len(own)))
             startups += _startups(history)
             warm_ups += [over for trial in history.trials for over in _steps(trial)[1]]
             saves += history.pace.saves
@@ -102,7 +102,7 @@ def from_experiments(
             + (median(warm_ups) if warm_ups else 0.0),
             save=median(saves) if saves else None,
         ),
-        names=told,
+        names=used,
         stopped=stopped,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from regrow.search.durations import in_words
 from regrow.search.numbers import readable
-from regrow.search.planning.budget import told
+from regrow.search.planning.budget import told as budget_in_words
 from regrow.search.planning.estimating import HORIZON, LIKELY, Rates, Span
 from regrow.show.estimate.estimate import Estimate, rows
 from regrow.show.estimate.sources import BOOT_SECONDS
@@ -25,14 +25,14 @@ DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TableRow:
     """A line of the table: columns by name, each whole and in short."""
 
     cells: dict[str, tuple[str, str]]
     chosen: bool
 
 
-def table(found: Estimate) -> Iterator[Row]:
+def table(found: Estimate) -> Iterator[TableRow]:
     """Yield the lines of the table. An empty column is left out."""
     metric = one_line(found.premises.spec.objective.name)
     every = list(rows(found))
@@ -58,7 +58,7 @@ def table(found: Estimate) -> Iterator[Row]:
             "on time": (_share(one.on_time),) * 2,
             "in budget": (_share(one.within),) * 2,
         }
-        yield Row(cells=cells, chosen=one is found.choice)
+        yield TableRow(cells=cells, chosen=one is found.choice)
 
 
 def _span(span: Span | None, form: object) -> tuple[str, str]:
@@ -93,7 +93,7 @@ def head(found: Estimate) -> str:
     spec, count = found.premises.spec, found.count
     trials = "as many trials as the limits allow"
     if spec.budget is not None:
-        trials = told(spec.budget)
+        trials = budget_in_words(spec.budget)
     elif spec.trials is not None:
         trials = f"{spec.trials:,} trial{ends(spec.trials)}"
     curves = ", ".join(f"{n} of {one_line(name)}" for name, n in found.sources.names)
