@@ -26,6 +26,7 @@ from regrow.infra.machine.host_environment import (
 )
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
+from tests.unit.refusing import TEXT, Refused
 
 PROXY = "http://proxy.example:3128"
 
@@ -132,6 +133,22 @@ def test_too_few_processes_and_threads_are_said_at_once(tmp_path: Path) -> None:
     check_tasks(cgroups(tmp_path / "roomy", most="max", now="80"))
     with pytest.raises(UserError, match=r"only 20 more .* \(a limit of the cgroup /.*/above\)"):
         check_tasks(cgroups(tmp_path / "full", most="100", now="80"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("run", "s.yaml"), ("join", "s.yaml", "--labels", "=")],
+)
+def test_no_session_and_no_agent_begins_with_too_few_processes_and_threads(
+    command: tuple[str, ...], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without the check, no server and these labels would be found instead, and nothing be started.
+    full = cgroups(tmp_path / "full", most="100", now="80")
+    monkeypatch.setattr(check_tasks, "__defaults__", (full,))  # in place of this machine's groups
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    Path("s.yaml").write_text(TEXT)
+    line = refused(*command, "--state", "state")
+    assert line.startswith("only 20 more processes and threads may be started here"), line
 
 
 @pytest.mark.parametrize(("name", "most"), [("RLIMIT_NPROC", 1), ("RLIMIT_NOFILE", 3)])
