@@ -89,13 +89,13 @@ compat-tune: $(VENV)/.installed
 	$(MAKE) tune-compared
 
 tune-compared: $(VENV)/.installed
-	$(BIN)/python -m tests.tune_compared $(COMPARED)
+	$(BIN)/python -m tests.compared tune $(COMPARED)
 
 compat-wandb: $(VENV)/.installed
 	$(BIN)/python -m tests.wandb_sweeps $(ARGS)
 
 compat-optuna: $(VENV)/.installed
-	$(BIN)/python -m tests.optuna_compared $(ARGS)
+	$(BIN)/python -m tests.compared optuna $(ARGS)
 
 optuna-examples: $(VENV)/.installed
 	$(BIN)/python -m tests.optuna_examples $(EXAMPLES) $(ARGS)

@@ -1,15 +1,33 @@
-"""Studies of `optuna_registry.py`: parameters, attributes, values, callbacks."""
+"""Studies for `compared.py`: parameters, attributes, values, callbacks."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
-from tests.optuna_registry import body, kinds, raised, square, states
+from tests.compared_cases import OPTUNA
+
+body, raised = OPTUNA.body, OPTUNA.raised
+
+
+def states(study: Any) -> dict[str, int]:
+    """How many trials are in each state."""
+    return dict(sorted(Counter(trial.state.name for trial in study.trials).items()))
+
+
+def kinds(values: dict[str, Any]) -> dict[str, str]:
+    """The types of values."""
+    return {name: type(value).__name__ for name, value in sorted(values.items())}
+
+
+def square(trial: Any) -> float:
+    return float(trial.suggest_float("x", -10, 10) ** 2)
+
 
 # ---- parameters
 

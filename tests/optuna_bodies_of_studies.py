@@ -1,4 +1,4 @@
-"""Studies of `optuna_registry.py`: pruning, several objectives, trials of the user's, samplers."""
+"""Studies for `compared.py`: pruning, several objectives, trials of the user's, samplers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import optuna as optuna_itself
 
-from tests.optuna_registry import body, kinds, raised, square, states
+from tests.optuna_bodies import body, kinds, raised, square, states
 
 # ---- pruning
 

@@ -1,4 +1,4 @@
-"""Experiments of `tune_registry.py`: trainables, reports, results, search spaces."""
+"""Experiments for `compared.py`: trainables, reports, results, search spaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.tune_registry import body, configs, ends, fit, kinds, last, raised
+from tests.tune_fitting import body, configs, ends, fit, kinds, last, raised
 
 # ---- what a function reports
 

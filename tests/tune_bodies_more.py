@@ -1,4 +1,4 @@
-"""Experiments of `tune_registry.py`: what guides show beside the plain cases."""
+"""Experiments for `compared.py`: what guides show beside the plain cases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.tune_registry import (
+from tests.tune_fitting import (
     body,
     configs,
     counted,

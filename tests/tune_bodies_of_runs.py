@@ -1,4 +1,4 @@
-"""Experiments of `tune_registry.py`: spaces, stopping, failures, checkpoints, files."""
+"""Experiments for `compared.py`: spaces, stopping, failures, checkpoints, files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.tune_registry import (
+from tests.tune_fitting import (
     body,
     configs,
     counted,

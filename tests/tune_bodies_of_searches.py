@@ -1,4 +1,4 @@
-"""Experiments of `tune_registry.py`: callbacks, resources, searchers, schedulers."""
+"""Experiments for `compared.py`: callbacks, resources, searchers, schedulers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.tune_registry import body, configs, counted, ends, fit, last, lines, note, part
+from tests.tune_fitting import body, configs, counted, ends, fit, last, lines, note, part
 
 # ---- callbacks, searchers, schedulers
 

@@ -1,35 +1,19 @@
-"""The list of experiments that Ray Tune and `regrow.tune` both run: each is a function that gets the
-module and a folder that is new, and returns what has to be the same.
+"""What the experiments of `tune_bodies.py` and the modules beside it share: a Tuner's results, and
+what is compared of them.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ray import tune as rays
 
-from regrow.search.errors import SpecError
-from regrow.tasks.errors import UserError
+from tests.compared_cases import TUNE
 
-Body = Callable[[Any, str], Any]
-BODIES: dict[str, Body] = {}
-TOPICS: dict[str, str] = {}
-IN_WORDS = (UserError, SpecError)
-"""What refuses something with what to do instead."""
-
-
-def body(topic: str) -> Callable[[Body], Body]:
-    """Registers a case under its function's name."""
-
-    def register(function: Body) -> Body:
-        BODIES[function.__name__] = function
-        TOPICS[function.__name__] = topic
-        return function
-
-    return register
+body, raised = TUNE.body, TUNE.raised
 
 
 def part(tune: Any, place: str) -> Any:
@@ -83,18 +67,6 @@ def configs(grid: Iterable[Any], *names: str) -> list[Any]:
 def kinds(values: dict[str, Any], *names: str) -> dict[str, str]:
     """The types of these values."""
     return {name: type(values.get(name)).__name__ for name in names}
-
-
-def raised(function: Callable[[], Any]) -> str:
-    """The class of Ray's or Python's that is raised."""
-    try:
-        function()
-    except IN_WORDS:
-        raise
-    except Exception as error:  # noqa: BLE001 - the outcome that is compared
-        named = (cls for cls in type(error).__mro__ if cls.__module__.split(".")[0] != "regrow")
-        return next(named).__name__
-    return "nothing"
 
 
 def lines(folder: str, name: str) -> list[str]:
