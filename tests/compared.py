@@ -191,6 +191,8 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the table into the page")
     parser.add_argument("--one", default="", help="a name, whose outcome is printed as JSON")
     chosen = parser.parse_args()
+    if not chosen.one:  # each has a state of its own
+        os.environ.pop("REGROW_STATE", None)
     which, cases = chosen.which, CASES[chosen.which]
     if chosen.write and cases.page is None:
         parser.error(f"--write: no page has a table of {which}'s")

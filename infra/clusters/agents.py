@@ -20,7 +20,7 @@ _MOST = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentWork:
-    """What agents are started for.
+    """An experiment that agents are started for.
 
     Attributes:
         experiment: its name.
@@ -84,7 +84,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of what an agent printed.
+    """The last lines of an agent's output.
 
     Attributes:
         title: where it is.
@@ -133,7 +133,7 @@ class AgentEngine(Protocol[S]):
         """Return the agents of these submissions; without any: all of the cluster file."""
 
     def outputs(self, of: S) -> list[Output]:
-        """Return the ends of what its agents printed."""
+        """Return the last lines of its agents' outputs."""
 
     def done(self, of: S, say: Callable[[str], None]) -> None:
         """Delete what would cost something after the experiment's end."""
@@ -145,7 +145,7 @@ class AgentEngine(Protocol[S]):
 
 
 class Submissions(Generic[S]):
-    """What was submitted from here by one cluster file."""
+    """The record of submissions from this machine by one cluster file."""
 
     def __init__(self, folder: Folder, kind: type[S]) -> None:
         self._folder, self._kind = folder, kind

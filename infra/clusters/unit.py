@@ -193,7 +193,7 @@ class Unit:
 
 
 def units(cluster: str) -> list[Unit]:
-    """Return what there is on this machine, also of a folder that was removed by hand."""
+    """Return the units on this machine, also those whose folder was removed by hand."""
     front, end = f"regrow-{cluster}.", ".service"
     names = {file.name[len(front) : -len(end)] for file in _services().glob(f"{front}*{end}")}
     folder = root(cluster) / "units"
@@ -202,8 +202,8 @@ def units(cluster: str) -> list[Unit]:
 
 
 def _sweep(cluster: str, name: str) -> None:
-    """Remove what earlier experiments left of a cluster, and environments but this process's, where
-    nothing of it runs: not on another machine either that has the same folder.
+    """Remove the units of earlier experiments, and environments other than this process's, unless
+    something of the cluster runs here or on another machine that has the same folder.
     """
     folder, host = root(cluster), f"{os.uname().nodename}.log"
     found = units(cluster)

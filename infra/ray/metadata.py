@@ -42,7 +42,9 @@ class Cloud(Protocol):
     """Asks one cloud's metadata service."""
 
     def poll(self) -> str | None:
-        """Return why this machine goes away; None: it stays, it seems. Raises Unanswered."""
+        """Return why the cloud takes this machine away; None: it has announced nothing. Raises
+        Unanswered.
+        """
         ...
 
 

@@ -41,9 +41,9 @@ SETTINGS = {
 
 @contextmanager
 def turn(*, unless: Callable[[], bool]) -> Iterator[bool]:
-    """Have a turn of this user's on this machine to start a node, within the block: there are as
-    many at a time as CPUs. Yields whether there is one: False if what `unless` looks for came
-    before. Where a node starts takes 1.5 s of CPU, and Ray gives up starting after some 30 s.
+    """Wait for a turn to start a node, and hold it within the block: a user has as many turns at a
+    time as this machine has CPUs. Yields False if `unless` returned true, else True. A start takes
+    1.5 s of CPU, and Ray gives up after some 30 s.
     """
     place = temporary.own()
     names = [f"starting-{number}.lock" for number in range(os.cpu_count() or 1)]
@@ -79,7 +79,7 @@ class OwnNode:
 
     def wait(self, *, unless: Callable[[], bool] = lambda: False) -> None:
         """Wait until it is part of its cluster. Raises RegrowError with Ray's last line if it does
-        not start, or what `unless` looks for has come.
+        not start, or `unless` returned true.
         """
         failed = await_ready(
             lambda _: _BEGUN in self._output(),

@@ -268,5 +268,5 @@ def image(instance: str, path: str) -> str:
 
 
 def trust() -> Json:
-    """Return who may take the machines' role: EC2 machines."""
+    """Return the policy by which EC2 machines may assume the machines' role."""
     return groups.template("aws_trust")
