@@ -25,6 +25,7 @@ import fcntl
 import hashlib
 import os
 import socket
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -62,9 +63,8 @@ def make(root: Root, beside: Path | None) -> None:
         # This host's folder, if the file system is shared and another host owns the outer one.
         settle(services)
         services = folder(services)
-        probe = services / f".probe-{os.getpid()}"
-        probe.touch(mode=0o600)
-        probe.unlink()
+        # Without a name of its own: several threads and processes may begin at once.
+        tempfile.TemporaryFile(dir=services).close()
     except OSError as error:
         is_inside = beside is not None and services.parent == beside
         raise unusable(root.url if is_inside else services, "written", error) from error

@@ -8,6 +8,7 @@ import fcntl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,11 @@ def test_a_server_that_another_host_has_left_running_is_not_taken_for_ones_own(
     with (common / "prefect" / "server.lock").open("a") as server:
         fcntl.flock(server, fcntl.LOCK_EX)
         assert use("two")[0] == common / "on" / "two"
+
+
+def test_threads_of_one_process_may_begin_at_the_same_time(tmp_path: Path) -> None:
+    """Each made a file of one name and removed it: "the state root cannot be written"."""
+    with ThreadPoolExecutor(16) as threads:
+        begun = [threads.submit(Places.at(str(tmp_path)).writable) for _ in range(400)]
+    for one in begun:
+        one.result()
