@@ -131,6 +131,11 @@ METHODS = {
             SCHEDULES["tpe"],
             "auto without guard",
         ),
+        ours(
+            {"mobster": {"by_step": True, "augmented": True}},
+            {"async_hyperband": {"eager": 24, "guard": True, "recheck": True}},
+            "auto that stops, not pauses",
+        ),
         ours("mobster", "fifo"),
         ours("mobster", "hyperband"),
         optuna("random", "none"),

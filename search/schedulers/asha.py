@@ -159,13 +159,12 @@ class Asha(Bracketed):
         grace_period: int = 1,
         reduction_factor: int = 3,
         type: str = "stopping",  # noqa: A002  # the option's name
-        guard: bool = False,
+        guard: bool | float | None = None,
         recheck: bool = False,
     ) -> None:
         super().__init__(setting)
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
-        if guard:
-            self.guard(steps)
+        self.guard(steps, guard)
         last = setting.max_steps if recheck else None
         self._brackets = [made(type, steps, reduction_factor, last)]
 
@@ -208,7 +207,7 @@ class AsyncHyperband(Asha):
         brackets: int | None = None,
         eager: int = 0,
         type: str = "stopping",  # noqa: A002  # the option's name
-        guard: bool = False,
+        guard: bool | float | None = None,
         recheck: bool = False,
     ) -> None:
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)

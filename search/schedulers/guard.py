@@ -23,14 +23,15 @@ from dataclasses import replace
 from typing import Final
 
 from regrow.search.errors import SpecError
+from regrow.search.options import check_within
 from regrow.search.schedulers.base import Decision, End, Exclusion, News, Scheduler, Verdict
 from regrow.search.step_metric import stretches
 
 LEAST: Final = 0.3
-"""Least agreement of a step at which trials are stopped."""
+"""Least agreement of a step at which trials are stopped, with `guard: true`."""
 EXPECTED: Final = 0.6
 """The agreement expected beforehand is this times the root of the step's share of `max_steps`: a
-quarter of the steps is enough without evidence.
+quarter of the steps is enough for LEAST without evidence.
 """
 DOUBT: Final = 0.36
 """Variance of what is expected beforehand."""
@@ -49,10 +50,15 @@ PROBED_SHARE: Final = 0.03
 class Agreement:
     """How far ranks at some steps agree with later ones, as a fold of what was observed.
 
-    `steps`: those at which trials are judged, in ascending order, below `last`, the last step.
+    Args:
+        steps: those at which trials are judged, in ascending order, below `last`.
+        last: the last step.
+        least: the least agreement of a step at which trials are stopped.
+
     """
 
-    def __init__(self, steps: Sequence[int], last: int) -> None:
+    def __init__(self, steps: Sequence[int], last: int, least: float = LEAST) -> None:
+        self._least = least
         self._steps = [*steps, last]
         self._last = last
         self._costs: dict[int, list[tuple[float, float]]] = {}
@@ -95,7 +101,7 @@ class Agreement:
     def trusted(self, step: int) -> bool:
         """Return whether trials may be stopped at a step: as at the last of `steps` up to it."""
         at = bisect_right(self._steps, step)
-        return at > 0 and self.at(self._steps[at - 1])[0] >= LEAST
+        return at > 0 and self.at(self._steps[at - 1])[0] >= self._least
 
     def first_trusted(self) -> int:
         """Return the first step at which trials are stopped; the last one for none before."""
@@ -106,7 +112,7 @@ class Agreement:
         agreement, n = self._before(step)
         if not n:
             return ""
-        return f" (agreement {agreement:.2f} in {n} trials, least {LEAST:g})"
+        return f" (agreement {agreement:.2f} in {n} trials, least {self._least:g})"
 
     def seen(self, step: int) -> bool:
         """Return whether trials have shown how far a step agrees with later ones."""
@@ -136,7 +142,7 @@ class Agreement:
             step = self._steps[place]
             found[step] = self._of(place, trusted, numbers)
             agreement, _ = found[step]
-            if agreement >= LEAST:
+            if agreement >= self._least:
                 trusted[place] = agreement
         return found
 
@@ -226,11 +232,22 @@ class Guarded(Scheduler):
     agreement: Agreement | None = None
     """None: no guard."""
 
-    def guard(self, steps: Sequence[int]) -> None:
-        """Switch the guard on. `steps`: those at which trials are judged. Raises SpecError."""
+    def guard(self, steps: Sequence[int], option: bool | float | None) -> None:
+        """Switch the guard on, if the option says so. Raises SpecError.
+
+        Args:
+            steps: those at which trials are judged.
+            option: the least agreement of a step at which trials are stopped; True for LEAST, False
+                and None for no guard.
+
+        """
+        if option is None or option is False:
+            return
+        least = LEAST if option is True else option
+        check_within("guard", least, 0, 1, "write true, or the least agreement: 0.2")
         if self.setting.max_steps is None:
-            raise SpecError("guard", True, "needs max_steps", "write max_steps: 27")
-        self.agreement = Agreement(sorted(set(steps)), self.setting.max_steps)
+            raise SpecError("guard", option, "needs max_steps", "write max_steps: 27")
+        self.agreement = Agreement(sorted(set(steps)), self.setting.max_steps, least)
         self._probes = Probes(self.setting.max_steps, self.setting.trainings)
 
     def apply(self, news: News) -> None:

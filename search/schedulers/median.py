@@ -53,7 +53,7 @@ class Median(Guarded):
         grace_period: int = 1,
         min_samples_required: int = 3,
         interval: int = 1,
-        guard: bool = False,
+        guard: bool | float | None = None,
     ) -> None:
         super().__init__(setting)
         check_whole("grace_period", grace_period, 1)
@@ -64,8 +64,8 @@ class Median(Guarded):
         self._others: dict[int, list[float]] = {}
         """By step, what counts of all trials that were decided on there, in order."""
         self._told: dict[int, list[tuple[int, float]]] = {}  # the same by trial
-        if guard:
-            self.guard(rung_steps(setting.max_steps or grace_period, grace_period, 3))
+        if guard is not None and guard is not False:
+            self.guard(rung_steps(setting.max_steps or grace_period, grace_period, 3), guard)
 
     def first(self, trial: int, after: int) -> int | None:
         """Return the next of grace_period, grace_period + interval, ..., below max_steps."""

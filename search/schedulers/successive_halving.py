@@ -149,15 +149,14 @@ class SuccessiveHalving(Bracketed):
         n: int | None = None,
         grace_period: int = 1,
         reduction_factor: int = 3,
-        guard: bool = False,
+        guard: bool | float | None = None,
     ) -> None:
         super().__init__(setting)
         self._eta = reduction_factor
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
         check_whole("n", n, 1, "27 is usual")
         self._plans = [(reduction_factor ** len(steps) if n is None else n, steps)]
-        if guard:
-            self.guard(steps)
+        self.guard(steps, guard)
         self._brackets: list[Halving] = []
         self._of: dict[int, Halving] = {}
 
@@ -223,12 +222,11 @@ class Hyperband(SuccessiveHalving):
         *,
         reduction_factor: int = 3,
         brackets: int | None = None,
-        guard: bool = False,
+        guard: bool | float | None = None,
     ) -> None:
         check_whole("reduction_factor", reduction_factor, 2, "3 is usual")
         super().__init__(setting, reduction_factor=reduction_factor)
         planned = hyperband_plan.brackets(setting.max_steps or 1, reduction_factor)
         check_brackets(brackets, len(planned))
         self._plans = [(plan[0][0], [step for _, step in plan[:-1]]) for plan in planned[:brackets]]
-        if guard:
-            self.guard([step for _, steps in self._plans for step in steps])
+        self.guard([step for _, steps in self._plans for step in steps], guard)

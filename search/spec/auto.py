@@ -22,9 +22,9 @@ MOST_TRIALS = 2000
 """Most trials for a Gaussian process over all of their curves: then a proposal is slow."""
 MOST_DIMENSIONS = 40
 """Most dimensions for a Gaussian process: then distances in the unit cube mean little."""
-MOST_EAGER = 24
-"""At most this many of the first trials, and at most a third of all, are judged as early as
-possible, so that good regions are known sooner.
+GUARD = 0.2
+"""Least agreement of a step at which trials are judged: a step from a ninth of `max_steps` on needs
+no evidence, as HyperBand's brackets do not all begin with the same step.
 """
 
 
@@ -43,10 +43,6 @@ class Choice:
         reasons = [self.why[key] for key in ("search", "schedule") if key in self.why]
         why = f" ({AUTO}: {'; '.join(reasons)})" if reasons else ""
         return f"search: {chosen(self.search)}, schedule: {chosen(self.schedule)}{why}"
-
-
-ETA = 3
-"""Rungs are this factor apart."""
 
 
 def choose(
@@ -134,22 +130,4 @@ def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
     for holds, why in unfit:
         if holds:
             return schedulers.DEFAULT, why
-    trials = expected_trials(setting, early=True)
-    eager = MOST_EAGER if trials is None else min(MOST_EAGER, trials // 3)
-    options = {
-        "grace_period": _grace(setting.max_steps or 1),
-        "eager": eager,
-        "guard": True,
-        "recheck": True,
-    }
-    return {"async_hyperband": options}, f"trials of at most {setting.max_steps:,} steps"
-
-
-def _grace(max_steps: int) -> int:
-    """Return the first rung, 1 or 2, so that others are at about a third of `max_steps`, a ninth,
-    and so on.
-    """
-    first = float(max_steps)
-    while first > 2:
-        first /= ETA
-    return min(max(1, round(first)), max(1, max_steps - 1))
+    return {"hyperband": {"guard": GUARD}}, f"trials of at most {setting.max_steps:,} steps"

@@ -18,7 +18,7 @@ def test_what_was_chosen_outlives_the_driver_and_a_raised_total(desk: Desk) -> N
     process.kill()
     said, _ = process.communicate()
     assert await_no_process(desk.folder) == []
-    told = "search: mobster, schedule: async_hyperband (auto: 6 trials, 2 parameters; trials of at most 9 steps)"
+    told = "search: mobster, schedule: hyperband (auto: 6 trials, 2 parameters; trials of at most 9 steps)"
     assert said.count(told) == 1
 
     # By so many trials the rule takes TPE, for a new experiment.
@@ -29,7 +29,7 @@ def test_what_was_chosen_outlives_the_driver_and_a_raised_total(desk: Desk) -> N
     view = desk.show("chosen")
     assert (view["search"], view["schedule"], view["status"]) == (
         {"mobster": {"by_step": True, "augmented": True}},
-        {"async_hyperband": {"grace_period": 1, "eager": 2, "guard": True, "recheck": True}},
+        {"hyperband": {"guard": 0.2}},
         "finished",
     )
     assert view["auto"] == {

@@ -40,7 +40,7 @@ GIVEN: dict[str, Any] = {
 }
 CHOSEN: tuple[Any, Any] = (
     {"mobster": {"by_step": True, "augmented": True}},
-    {"async_hyperband": {"grace_period": 1, "eager": 13, "guard": True, "recheck": True}},
+    {"hyperband": {"guard": 0.2}},
 )
 """What `search: auto` makes of GIVEN."""
 CELLS: dict[str, Any] = {"x": {"grid": [0.1, 0.5, 0.9]}, "kind": {"grid": ["a", "b"]}}
@@ -54,30 +54,30 @@ def spec(**changes: Any) -> Spec:
 @pytest.mark.parametrize(
     ("changes", "search", "schedule"),
     [
-        ({}, "mobster", "async_hyperband"),
-        ({"search": "auto", "schedule": "auto"}, "mobster", "async_hyperband"),
-        ({"trials": auto.MOST_TRIALS}, "mobster", "async_hyperband"),
-        ({"trials": auto.MOST_TRIALS + 1}, "tpe", "async_hyperband"),
+        ({}, "mobster", "hyperband"),
+        ({"search": "auto", "schedule": "auto"}, "mobster", "hyperband"),
+        ({"trials": auto.MOST_TRIALS}, "mobster", "hyperband"),
+        ({"trials": auto.MOST_TRIALS + 1}, "tpe", "hyperband"),
         (
             {"space": {f"x{n}": {"uniform": [0, 1]} for n in range(auto.MOST_DIMENSIONS)}},
             "mobster",
-            "async_hyperband",
+            "hyperband",
         ),
         (
             {"space": {f"x{n}": {"uniform": [0, 1]} for n in range(auto.MOST_DIMENSIONS + 1)}},
             "tpe",
-            "async_hyperband",
+            "hyperband",
         ),
         (
             {"space": {"x": {"uniform": [0, 1]}, **{f"c{n}": n for n in range(99)}}},
             "mobster",
-            "async_hyperband",
+            "hyperband",
         ),
         ({"max_steps": None}, "mobster", "fifo"),
         ({"max_steps": 1}, "mobster", "fifo"),
         ({"repeats": 2}, "mobster", "fifo"),
-        ({"score": "final"}, "mobster", "async_hyperband"),
-        ({"step_metric": "epoch"}, "mobster", "async_hyperband"),
+        ({"score": "final"}, "mobster", "hyperband"),
+        ({"step_metric": "epoch"}, "mobster", "hyperband"),
         (TWO, "tpe", "fifo"),
         ({"constraints": ["size <= 10"]}, "tpe", "fifo"),
         ({"space": CELLS, "trials": None}, "grid", "fifo"),
@@ -85,7 +85,7 @@ def spec(**changes: Any) -> Spec:
         ({"space": CELLS, "trials": 12, "repeats": 2}, "grid", "fifo"),
         ({"space": CELLS, "trials": 7}, "random", "fifo"),
         ({"space": CELLS, "trials": 2, "points": [{"x": 0.9, "kind": "b"}]}, "random", "fifo"),
-        ({"space": {**CELLS, "y": {"uniform": [0, 1]}}}, "mobster", "async_hyperband"),
+        ({"space": {**CELLS, "y": {"uniform": [0, 1]}}}, "mobster", "hyperband"),
         ({"space": {"x": 1}, "trials": 1}, "random", "fifo"),
         ({"schedule": "fifo"}, "mobster", "fifo"),
         ({"schedule": "hyperband"}, "mobster", "hyperband"),
@@ -113,15 +113,6 @@ def test_what_is_chosen(changes: dict[str, Any], search: str, schedule: str) -> 
     ), "what was chosen is said"
     again.check_imports()
     assert Spec.parse(given.to_json()) == given, "written and read it is still left to regrow"
-
-
-@pytest.mark.parametrize(
-    ("most", "grace"),
-    [(2, 1), (3, 1), (5, 2), (9, 1), (27, 1), (52, 2), (81, 1), (100, 1), (160, 2)],
-)
-def test_rungs_are_at_a_third_of_the_steps_a_ninth_and_so_on(most: int, grace: int) -> None:
-    chosen: Any = spec(max_steps=most).choice.schedule
-    assert chosen["async_hyperband"]["grace_period"] == grace
 
 
 @pytest.mark.parametrize(
@@ -233,7 +224,7 @@ def test_a_session_with_more_trials_than_the_rule_would_have_keeps_the_choice(
     begun = session(places, spec(), "d1")
     assert begun.choice is not None
     assert begun.choice.told() == (
-        "search: mobster, schedule: async_hyperband (auto: 40 trials, 3 parameters; trials of at most 27 steps)"
+        "search: mobster, schedule: hyperband (auto: 40 trials, 3 parameters; trials of at most 27 steps)"
     )
     for driver, given, trials in (
         ("d2", spec(trials=3000), None),
@@ -272,7 +263,7 @@ def test_a_search_that_is_named_has_to_be_the_one_that_was_chosen(places: Places
 
 def test_it_is_shown_with_its_reasons(places: Places) -> None:
     history = replay(session(places, spec(), "d1").store)
-    told = "search: mobster, schedule: async_hyperband (auto: 40 trials, 3 parameters; trials of at most 27 steps)"
+    told = "search: mobster, schedule: hyperband (auto: 40 trials, 3 parameters; trials of at most 27 steps)"
     assert told in text.summary(history, places, alive=False, now=0.0)
     view = summaries.show(history, alive=False, now=0.0)
     assert (view["search"], view["schedule"]) == CHOSEN
@@ -280,7 +271,7 @@ def test_it_is_shown_with_its_reasons(places: Places) -> None:
         "search": "40 trials, 3 parameters",
         "schedule": "trials of at most 27 steps",
     }
-    assert "(search `mobster`, schedule `async_hyperband`, auto)" in note(history, None, None, "")
+    assert "(search `mobster`, schedule `hyperband`, auto)" in note(history, None, None, "")
 
 
 def test_from_which_step_on_trials_are_judged_is_said_and_stands_in_the_log(places: Places) -> None:

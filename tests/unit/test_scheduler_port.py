@@ -171,7 +171,7 @@ ALSO = {
     "search/schedulers/pbt.py": {"pbt"},  # what its chance is drawn by
     "search/schedulers/pb2.py": {"pb2"},
     "regrow/show/figures/scaling.py": {"median"},  # the statistic
-    "search/spec/auto.py": {"async_hyperband"},  # what is chosen where nothing is said
+    "search/spec/auto.py": {"hyperband"},  # what is chosen where nothing is said
 }
 
 
