@@ -210,8 +210,9 @@ class Hyperband(SuccessiveHalving):
     of each. The brackets of the paper one after the other, starting again with the first as long as
     trials come.
 
-    `reduction_factor` is the paper's eta. `brackets`: use only this many, those that start with the
-    most trials; None for all.
+    `grace_period`: least steps of a trial; there are as many brackets as halvings fit between it
+    and `max_steps`. `reduction_factor` is the paper's eta. `brackets`: use only this many, those
+    that start with the most trials; None for all.
     """
 
     layout: Layout = "brackets"
@@ -220,13 +221,15 @@ class Hyperband(SuccessiveHalving):
         self,
         setting: Setting,
         *,
+        grace_period: int = 1,
         reduction_factor: int = 3,
         brackets: int | None = None,
         guard: bool | float | None = None,
     ) -> None:
         check_whole("reduction_factor", reduction_factor, 2, "3 is usual")
         super().__init__(setting, reduction_factor=reduction_factor)
-        planned = hyperband_plan.brackets(setting.max_steps or 1, reduction_factor)
+        rung_steps(setting.max_steps or 1, grace_period, reduction_factor)
+        planned = hyperband_plan.brackets(setting.max_steps or 1, reduction_factor, grace_period)
         check_brackets(brackets, len(planned))
         self._plans = [(plan[0][0], [step for _, step in plan[:-1]]) for plan in planned[:brackets]]
         self.guard([step for _, steps in self._plans for step in steps], guard)

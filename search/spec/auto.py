@@ -22,6 +22,14 @@ MOST_TRIALS = 2000
 """Most trials for a Gaussian process over all of their curves: then a proposal is slow."""
 MOST_DIMENSIONS = 40
 """Most dimensions for a Gaussian process: then distances in the unit cube mean little."""
+ETA = 3
+"""HyperBand's reduction factor."""
+MOST_HALVINGS = 4
+"""Most halvings of a bracket: the first one has at most ETA**4 trials."""
+FIRST_BRACKET = 0.75
+"""The first bracket has at most this share of all trials, as it is complete only with all of its
+own.
+"""
 GUARD = 0.2
 """Least agreement of a step at which trials are judged: a step from a ninth of `max_steps` on needs
 no evidence, as HyperBand's brackets do not all begin with the same step.
@@ -126,8 +134,21 @@ def _schedule(setting: Setting, *, repeats: int) -> tuple[Named, str]:
         (repeats > 1, "repeats are compared by the mean of whole trials"),
         (setting.max_steps is None, "max_steps is not given"),
         (setting.max_steps == 1, "trials have one step"),
+        ((setting.max_steps or 0) < ETA, "trials have two steps"),
     )
     for holds, why in unfit:
         if holds:
             return schedulers.DEFAULT, why
-    return {"hyperband": {"guard": GUARD}}, f"trials of at most {setting.max_steps:,} steps"
+    options = {"grace_period": _grace(setting), "guard": GUARD}
+    return {"hyperband": options}, f"trials of at most {setting.max_steps:,} steps"
+
+
+def _grace(setting: Setting) -> int:
+    """Return the least steps of a trial, by which HyperBand has as many halvings as there are
+    trials for.
+    """
+    trials, halvings = expected_trials(setting, early=True), MOST_HALVINGS
+    if trials is not None:
+        while halvings > 1 and ETA**halvings > FIRST_BRACKET * trials:
+            halvings -= 1
+    return (setting.max_steps or 1) // ETA ** (halvings + 1) + 1

@@ -29,7 +29,7 @@ def test_what_was_chosen_outlives_the_driver_and_a_raised_total(desk: Desk) -> N
     view = desk.show("chosen")
     assert (view["search"], view["schedule"], view["status"]) == (
         {"mobster": {"by_step": True, "augmented": True}},
-        {"hyperband": {"guard": 0.2}},
+        {"hyperband": {"grace_period": 2, "guard": 0.2}},
         "finished",
     )
     assert view["auto"] == {

@@ -40,7 +40,7 @@ GIVEN: dict[str, Any] = {
 }
 CHOSEN: tuple[Any, Any] = (
     {"mobster": {"by_step": True, "augmented": True}},
-    {"hyperband": {"guard": 0.2}},
+    {"hyperband": {"grace_period": 1, "guard": 0.2}},
 )
 """What `search: auto` makes of GIVEN."""
 CELLS: dict[str, Any] = {"x": {"grid": [0.1, 0.5, 0.9]}, "kind": {"grid": ["a", "b"]}}
@@ -280,7 +280,7 @@ def test_from_which_step_on_trials_are_judged_is_said_and_stands_in_the_log(plac
     def curve(config: Any, step: int) -> float:
         return float(config["x"]) * (1 if step > 1 else -1)
 
-    given = spec(trials=30)
+    given = spec(trials=40)
     events = simulate(given, FunctionObjective(function=curve, spec=given), workers=4).events
     board = Board()
     lines = [line for event in events for line in board.apply(event) if "judged" in line]

@@ -209,7 +209,7 @@ def test_what_is_no_budget_is_refused(changes: dict[str, Any], told: str) -> Non
 
 def test_the_rule_of_auto_expects_the_trials_of_a_budget() -> None:
     found = Spec.parse({**SPEC, "search": "auto", "budget": 3}).resolved
-    assert found.schedule == {"hyperband": {"guard": 0.2}}
+    assert found.schedule == {"hyperband": {"grace_period": 2, "guard": 0.2}}
     given = Spec.parse({**SPEC, "search": "auto", "budget": {"steps": 30 * STEPS}}).choice
     assert "the steps of 30 trainings" in given.told()
 
