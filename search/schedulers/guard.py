@@ -233,7 +233,7 @@ class Guarded(Scheduler):
     """None: no guard."""
 
     def guard(self, steps: Sequence[int], option: bool | float | None) -> None:
-        """Switch the guard on, if the option says so. Raises SpecError.
+        """Switch the guard on, unless the option is False or None. Raises SpecError.
 
         Args:
             steps: those at which trials are judged.
