@@ -151,4 +151,4 @@ def _grace(setting: Setting) -> int:
     if trials is not None:
         while halvings > 1 and ETA**halvings > FIRST_BRACKET * trials:
             halvings -= 1
-    return (setting.max_steps or 1) // ETA ** (halvings + 1) + 1
+    return int((setting.max_steps or 1) // ETA ** (halvings + 1)) + 1
