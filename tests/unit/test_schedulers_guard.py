@@ -200,3 +200,23 @@ def test_median_needs_max_steps_with_the_guard() -> None:
 @pytest.mark.parametrize("schedule", GUARDED[2:4] + GUARDED[5:6])
 def test_it_keeps_the_contract(schedule: Any) -> None:
     check_scheduler(schedule)
+
+
+def test_the_least_agreement_is_an_option_and_true_is_its_usual_value() -> None:
+    for option, first in ((True, 27), (0.3, 27), (0.2, 27), (0.15, 9), (0.0, 1)):
+        made = scheduler({"asha": {"guard": option}}, max_steps=81)
+        assert made.agreement.first_trusted() == first, option
+    for off in (None, False):
+        assert scheduler({"asha": {"guard": off}}, max_steps=81).agreement is None
+    with pytest.raises(SpecError, match=r"schedule.asha.guard: 2: .*is not between 0 and 1"):
+        scheduler({"asha": {"guard": 2}}, max_steps=81)
+    with pytest.raises(SpecError, match=r"schedule.asha.guard: \"yes\""):
+        scheduler({"asha": {"guard": "yes"}}, max_steps=81)
+
+
+def test_brackets_begin_at_the_grace_period() -> None:
+    firsts = [
+        scheduler({"hyperband": {"grace_period": least}}, max_steps=27).opening(0)
+        for least in (1, 2, 4)
+    ]
+    assert firsts == [1, 3, 9]
