@@ -89,6 +89,8 @@ def learnt(scenario: str) -> list[Known]:
 
 ELSEWHERE: dict[str, type[Elsewhere]] = {"Syne Tune": SyneTune, "SMAC": Smac}
 SCHEDULES: dict[str, Any] = {"auto": "auto", "tpe": {"async_hyperband": {"eager": 24}}}
+MODEL = {"mobster": {"by_step": True, "augmented": True}}
+"""The sampler of `auto`."""
 PROMOTION = {"asha": {"type": "promotion"}}
 FIRST = ours("auto", "auto", "auto", usual=True)
 """What the others are compared with."""
@@ -127,12 +129,12 @@ METHODS = {
         ours("bohb", "asha"),
         ours("mobster", SCHEDULES["tpe"], "auto without guard and by_step"),
         ours(
-            {"mobster": {"by_step": True, "augmented": True}},
+            MODEL,
             SCHEDULES["tpe"],
             "auto without guard",
         ),
         ours(
-            {"mobster": {"by_step": True, "augmented": True}},
+            MODEL,
             {"async_hyperband": {"eager": 24, "guard": True, "recheck": True}},
             "auto that stops, not pauses",
         ),

@@ -227,8 +227,7 @@ class Hyperband(SuccessiveHalving):
         guard: bool | float | None = None,
     ) -> None:
         check_whole("reduction_factor", reduction_factor, 2, "3 is usual")
-        super().__init__(setting, reduction_factor=reduction_factor)
-        rung_steps(setting.max_steps or 1, grace_period, reduction_factor)
+        super().__init__(setting, grace_period=grace_period, reduction_factor=reduction_factor)
         planned = hyperband_plan.brackets(setting.max_steps or 1, reduction_factor, grace_period)
         check_brackets(brackets, len(planned))
         self._plans = [(plan[0][0], [step for _, step in plan[:-1]]) for plan in planned[:brackets]]

@@ -6,7 +6,7 @@ from regrow.search.space.setting import Setting
 
 EARLY = 4
 """Trials that take the steps of a full training, where a schedule ends the worse ones early: 3 to 5
-with "async_hyperband", rungs at powers of 3 and 52 steps.
+with "hyperband" under the guard and 52 steps.
 """
 
 

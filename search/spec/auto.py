@@ -31,8 +31,8 @@ FIRST_BRACKET = 0.75
 own.
 """
 GUARD = 0.2
-"""Least agreement of a step at which trials are judged: a step from a ninth of `max_steps` on needs
-no evidence, as HyperBand's brackets do not all begin with the same step.
+"""Least agreement of a step at which trials are judged. A step after more than a ninth of
+`max_steps` needs no evidence, as HyperBand's brackets do not all begin with the same step.
 """
 
 
