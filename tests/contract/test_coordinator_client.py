@@ -23,6 +23,8 @@ from regrow.flows.coordinator.actor import RayCoordinatorClient, start_coordinat
 from regrow.flows.coordinator.claim import Opening
 from regrow.flows.coordinator.relay import Relays
 from regrow.infra.log.reading import read_events
+from regrow.infra.machine.processes import is_running
+from regrow.infra.machine.supervised import until
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import AnyEvent, Began, Ended, Place, Reported, Row
@@ -178,7 +180,9 @@ def test_one_that_is_gone_for_good_is_said_to_be(cluster: None, tmp_path: Path) 
     client = RayCoordinatorClient(actor)
     ray.get(actor.instructions.remote(5.0))
     client.report(BEGAN)
+    process = ray.get(pid_of(actor))
     ray.kill(actor)
+    assert until(lambda: not is_running(process), seconds=60)  # the call returns before its end
     with pytest.raises(CoordinatorGone):
         client.report(NEWS)
 
