@@ -30,6 +30,9 @@ def slots(desk: Desk, name: str) -> list[int]:
     return [event["slots"] for event in desk.events(name) if event["event"] == "capacity"]
 
 
+# By day test_agents.py has machines that come and go, tests/unit/test_capacity.py what a coordinator
+# does then.
+@pytest.mark.nightly
 def test_trials_use_a_node_that_comes_and_go_on_without_it_when_it_goes(
     desk: Desk, cluster: RayCluster
 ) -> None:

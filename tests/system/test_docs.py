@@ -83,11 +83,13 @@ AT_NIGHT = {
         "coming-from-optuna",
         "coming-from-ray-tune",
         "coming-from-wandb",
+        "estimate",
         "export",
         "failing-trial",
         "frameworks",
         "housekeeping",
         "mlflow",
+        "money-and-time",
         "nested-tasks",
         "one-trial",
         "pbt",
@@ -98,14 +100,18 @@ AT_NIGHT = {
         "serve",
         "serve-station",
         "servers",
+        "several-metrics",
         "station",
+        "stop-early",
         "task-runner",
         "warm-start",
         "watch",
     )
 }
-"""Pages of whose commands another file of this folder has more (test_mlflow_run.py and so on), and
-two that continue from such a page.
+"""Pages of whose commands another file of this folder has more (test_mlflow_run.py and so on), or
+those of tests/unit that look at what they print (test_estimate_command.py, test_limits.py,
+test_budget.py, test_several_metrics.py); and two that continue from such a page. By day
+tests/unit/test_docs_pages.py reads the commands, options, scripts and specifications of all pages.
 """
 
 

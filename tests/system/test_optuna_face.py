@@ -199,7 +199,10 @@ def killed(desk: Desk, name: str, trials: int, kills: int) -> None:
         process.wait()
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.nightly)])
+# By day the next test kills a script, test_every_pair.py every sampler after each event of its log,
+# and tests/unit/test_optuna_bodies.py compares studies with Optuna's.
+@pytest.mark.nightly
+@pytest.mark.parametrize("kills", [1, 10])
 def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_total(
     desk: Desk, kills: int
 ) -> None:

@@ -34,6 +34,9 @@ pytest.importorskip("gymnasium", reason="regrow[rl] is not installed")
 pytest.importorskip("torch")
 
 
+# By day the algorithms below go on exactly in one process, a configuration of one's own is run for
+# real, and test_nested.py kills a trial that has actors.
+@pytest.mark.nightly
 @pytest.mark.usefixtures("shared_prefect")
 def test_a_ppo_with_an_env_runner_that_is_killed_goes_on_exactly(desk: Desk) -> None:
     own = {

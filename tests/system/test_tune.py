@@ -69,6 +69,9 @@ def last_words(said: str) -> list[str]:
     return re.findall("END .*", said)
 
 
+# By day tests/unit/test_tune_bodies.py has populations of Ray Tune, test_crash_equivalence.py loses
+# workers and driver of one, and the next tests but one run `regrow tune`.
+@pytest.mark.nightly
 @pytest.mark.usefixtures("shared_prefect")
 def test_a_population_of_ray_tune_whose_worker_and_driver_are_killed_ends_as_one_that_is_left_alone(
     desk: Desk,
