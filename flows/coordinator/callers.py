@@ -52,7 +52,7 @@ class Callers:
         return name if name in self._relays else ""
 
     def due(self) -> bool:
-        """Return whether it is time for another `adjust`."""
+        """Return whether it is time to call `adjust` again."""
         return self._looked is None or self._clock() - self._looked >= LOOK_SECONDS
 
     def adjust(self, nodes: Sequence[str], lease: float) -> None:
