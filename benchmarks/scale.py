@@ -41,7 +41,7 @@ from uuid import uuid4
 import ray
 
 from regrow.flows.coordinator.actor import start_coordinator
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.relay import WAITING, RayRelay
 from regrow.infra.ray.cluster import connect, disconnect
@@ -222,7 +222,7 @@ def load(attempts: int, nodes: int, reports: float, seconds: float, *, relayed: 
                 "max_steps": 10**6,
             }
         )
-        opening = Opening(
+        opening = SessionOpening(
             id=str(uuid4()),
             spec=spec.to_json(),
             slots=attempts,
@@ -368,7 +368,7 @@ def losses(lost: int, running: int) -> dict[str, float]:
     spec = Spec.parse(
         {**SPEC, "schedule": "fifo", "trials": running, "concurrency": running, "max_steps": 100}
     )
-    opening = Opening(
+    opening = SessionOpening(
         id=str(uuid4()),
         spec=spec.to_json(),
         slots=running,

@@ -211,10 +211,10 @@ def in_words(agents: Sequence[Agent]) -> str:
     """Return the states of agents: 3 running, 5 pending (Resources)."""
     running = Counter(one.state for one in agents if one.node)
     waiting = Counter((one.state, one.reason) for one in agents if not one.node)
-    told = [f"{count} {state.lower()}" for state, count in running.items()]
+    parts = [f"{count} {state.lower()}" for state, count in running.items()]
     for (state, reason), count in waiting.items():
-        told.append(f"{count} {state.lower()}" + (f" ({reason})" if reason else ""))
-    return ", ".join(told)
+        parts.append(f"{count} {state.lower()}" + (f" ({reason})" if reason else ""))
+    return ", ".join(parts)
 
 
 @dataclass(slots=True)
@@ -232,13 +232,13 @@ class Watch:
     """When it is asked at the latest, although the log grows."""
     _asking: threading.Thread | None = None
     _missing: bool = False
-    _told: str = ""
+    _status: str = ""
     _failed: str = ""
     _gone: Gone | None = field(default=None, init=False)
 
     def heard(self) -> None:
         """Take note that the log has grown."""
-        self._missing, self._told = False, ""
+        self._missing, self._status = False, ""
         self._due = min(time.monotonic() + LOOK_SECONDS, self._latest)
 
     def banner(self, history: History | None = None) -> str:
@@ -254,7 +254,7 @@ class Watch:
             self._due = time.monotonic() + LOOK_SECONDS
             self._latest = time.monotonic() + MOST_SECONDS
             self._asking = background.start(self._ask, self.submission, name="agents")
-        return self._failed or self._told
+        return self._failed or self._status
 
     def _ask(self, submission: Submission) -> None:
         place = self.run.engine.place
@@ -270,18 +270,20 @@ class Watch:
                 # The log may tell the end a moment later than the engine.
                 self._missing = True
             waits = agents and not any(one.node for one in agents)
-            self._told = f"waiting for {place}: {in_words(agents)}" if waits else ""
+            self._status = f"waiting for {place}: {in_words(agents)}" if waits else ""
             if failed:
                 such = f"{failed[-1].name}: {failed[-1].reason or 'it printed nothing'}"
                 self._failed = f"{len(failed)} could not take part, such as {such}"
         except RegrowError as error:
-            self._told = f"{place} does not answer: {error}"
+            self._status = f"{place} does not answer: {error}"
 
     def _last_words(self, submission: Submission) -> str:
         """Return what is known of agents that have ended."""
         outputs = self.run.engine.outputs(submission)
-        told = f"the agents of {submission.experiment} on {self.run.engine.place} ended before it"
+        summary = (
+            f"the agents of {submission.experiment} on {self.run.engine.place} ended before it"
+        )
         if not outputs:
-            return f"{told}, without output; {self.run.engine.no_output}"
-        said = max(outputs, key=lambda one: one.t)
-        return "\n".join([f"{told}; {said.title} ends with:", *said.lines[-_SHOWN:]])
+            return f"{summary}, without output; {self.run.engine.no_output}"
+        latest = max(outputs, key=lambda one: one.t)
+        return "\n".join([f"{summary}; {latest.title} ends with:", *latest.lines[-_SHOWN:]])

@@ -282,7 +282,7 @@ class Attempts:
             if goes_on:
                 raise TriedAgain(message)
             return Failed(message=f"trial {trial}, attempt {lease[1]}: {message}")
-        self._tell(run, carried)
+        self._show_results(run, carried)
         if (
             goes_on
             and len(carried.finished) == 1
@@ -318,7 +318,7 @@ class Attempts:
         finally:
             outcome.cancel()
 
-    def _tell(self, run: _TrialRun, carried: ExecutionResult) -> None:
+    def _show_results(self, run: _TrialRun, carried: ExecutionResult) -> None:
         """Show the results of a task run's attempts to people."""
         name, done = str(run.id), carried.finished
         for line in carried.lines:

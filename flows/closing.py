@@ -20,7 +20,7 @@ from prefect.states import Cancelled, Completed, Failed
 from regrow.flows import crash_report
 from regrow.flows.attempts import Attempts, ended_as
 from regrow.flows.coordinator.actor import is_ours
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.interrupts import Interrupts
 from regrow.flows.recording.artifacts import PICTURES, publish
@@ -105,15 +105,15 @@ def finished(
 
 def _drained(session: Session, recorder: Any, last: int, asked: Interrupts) -> str | None:
     """Wait until MLflow has the log up to segment `last`; return what prevents that in time."""
-    told, began = False, time.monotonic()
+    announced, began = False, time.monotonic()
     while True:
         trouble: str | None = cluster.get(recorder.drained.remote(last, min(1.0, asked.left)))
         waited = time.monotonic() - began
         left = min(QUIET_SECONDS + DRAIN_SECONDS - waited, asked.left)
         if trouble is None or left <= 0:
             return trouble
-        if not told and waited > QUIET_SECONDS:
-            told = True
+        if not announced and waited > QUIET_SECONDS:
+            announced = True
             session.say(
                 f"Waiting up to {min(DRAIN_SECONDS, asked.left):.0f} s for MLflow: {trouble}"
             )
@@ -190,7 +190,7 @@ async def _close(prepared: Prepared, history: History, status: Status, why: str)
     """Have a coordinator in this process, as after any restart, give up what runs."""
     opened = history.opened
     assert opened is not None
-    opening = Opening(
+    opening = SessionOpening(
         id=history.id,
         spec=prepared.spec.record(),
         slots=opened.slots,

@@ -17,7 +17,7 @@ from regrow.flows import gpus
 from regrow.flows.attempts import Attempts
 from regrow.flows.closing import finished
 from regrow.flows.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.relay import relays
 from regrow.flows.flow_run import this_flow_run
 from regrow.flows.interrupts import Interrupts
@@ -126,14 +126,14 @@ def _snapshot(session: Session) -> dict[str, str]:
     return {}
 
 
-def _opening(session: Session, ray_cluster: cluster.RayCluster, flow_run: str) -> Opening:
+def _opening(session: Session, ray_cluster: cluster.RayCluster, flow_run: str) -> SessionOpening:
     """Return how the coordinator opens the log. Announces what the user should know of the code and
     the cluster. Raises SpecError if there is no room for a trial.
     """
     prepared = session.prepared
-    spec, told = prepared.spec, prepared.log.described
+    spec, described = prepared.spec, prepared.log.described
     recorded = collected(prepared.folder, spec.program)
-    if told is not None and (line := code_changed(told, recorded)):
+    if described is not None and (line := code_changed(described, recorded)):
         session.say(line)
     if prepared.folder is not None:
         recorded = {**recorded, **_snapshot(session)}
@@ -143,7 +143,7 @@ def _opening(session: Session, ray_cluster: cluster.RayCluster, flow_run: str) -
     # a decision may depend on these
     libraries = ("regrow", "optuna", "numpy", "ray", "prefect", "mlflow")
     versions = {"python": platform.python_version(), **{name: version(name) for name in libraries}}
-    return Opening(
+    return SessionOpening(
         slots=slots(spec, ray_cluster, by_agent=bool(session.agent)),
         trials=prepared.trials,
         flow_run=flow_run,

@@ -120,7 +120,7 @@ def _command(places: Places, name: str) -> list[str]:
     return [sys.executable, "-P", "-m", "regrow.flows.crash_report", str(places.root), name]
 
 
-def tell(places: Places, name: str, died: float) -> None:
+def report(places: Places, name: str, died: float) -> None:
     """Report to MLflow and Prefect, as far as each is reachable.
 
     `died`: time of death in seconds since 1970. Later states were set by other processes and stay.
@@ -138,21 +138,21 @@ def tell(places: Places, name: str, died: float) -> None:
             # a driver on another machine may be running
             if opened is None or opened.driver.partition(":")[0] != socket.gethostname():
                 return
-            told = 0
+            reported = 0
             with suppress(Exception):  # there is no output here; the next command retries
                 record_missing(places, name, killed=True)
-                told += 1
+                reported += 1
             with suppress(Exception):
                 if opened.flow_run is not None:
-                    _tell_prefect(places, name, opened.flow_run, died)
-                told += 1
-            if told == 2 and not runs_here(places, name):
+                    _report_to_prefect(places, name, opened.flow_run, died)
+                reported += 1
+            if reported == 2 and not runs_here(places, name):
                 marker.unlink(missing_ok=True)
     except OSError:  # the folder is gone, or cannot be read
         return
 
 
-def _tell_prefect(places: Places, name: str, flow_run_id: str, died: float) -> None:
+def _report_to_prefect(places: Places, name: str, flow_run_id: str, died: float) -> None:
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Crashed
@@ -171,8 +171,8 @@ def _tell_prefect(places: Places, name: str, flow_run_id: str, died: float) -> N
         state = flow_run.state
         if state is None or not state.is_running() or state.timestamp.timestamp() > died:
             return
-        told = f"its driver was lost; `regrow resume {name}` continues"
-        client.set_flow_run_state(flow_run.id, Crashed(message=told), force=True)
+        message = f"its driver was lost; `regrow resume {name}` continues"
+        client.set_flow_run_state(flow_run.id, Crashed(message=message), force=True)
         crash(client, flow_run.id, until=died)
 
 
@@ -182,7 +182,7 @@ def main() -> None:
     limit.daemon = True
     limit.start()
     os.nice(10)
-    tell(Places.at(sys.argv[1]), sys.argv[2], time.time() - DELAY_SECONDS)
+    report(Places.at(sys.argv[1]), sys.argv[2], time.time() - DELAY_SECONDS)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def decide(session: Session, ray_cluster: cluster.RayCluster) -> None:
     if resources.gpu == "auto":
         gpu = 1.0 if count >= 1 else 0.0
         _give(session, gpu)
-        told = f"{there}, each trial gets one"
-        session.say(told if gpu else "no GPU here: trials run on CPUs (resources.gpu: auto)")
+        line = f"{there}, each trial gets one"
+        session.say(line if gpu else "no GPU here: trials run on CPUs (resources.gpu: auto)")
     elif resources.gpu_memory:
         memories = _memories(ray_cluster)
         key, asked = "resources.gpu_memory", size(resources.gpu_memory)

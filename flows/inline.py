@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.flows.crash_report import hand_to_guard
@@ -85,7 +85,7 @@ class Inline:
         self._loop.set_default_executor(_AtOnce())
         self._thread = background.start(self._loop.run_forever, name="inline")
         libraries = ("regrow", "optuna", "numpy")
-        opening = Opening(
+        opening = SessionOpening(
             id=str(uuid.uuid4()),
             spec=prepared.spec.record(),
             slots=slots,

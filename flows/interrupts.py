@@ -50,7 +50,7 @@ class Interrupts:
     def __init__(self, agent: str = "") -> None:
         self._agent = agent
         self.begun: tuple[Status, str] | None = None
-        self._told = False
+        self._must_end = False
         """Whether this process has to end (SIGTERM, SIGHUP), rather than being asked by Ctrl-C."""
         self._heeded = False
         self._signals = 0
@@ -93,11 +93,11 @@ class Interrupts:
                 return
             self._sigterm = now
         self._signals += 1
-        self._told = self._told or number != signal.SIGINT
+        self._must_end = self._must_end or number != signal.SIGINT
         if not self._heeded:
             self._came.put(number)
             # else cleaning up has begun already
-            if self._signals == 1 or (self._signals > 2 and not self._told):
+            if self._signals == 1 or (self._signals > 2 and not self._must_end):
                 raise InterruptedBySignal
             return
         if self._signals == 1:
@@ -139,7 +139,7 @@ class Interrupts:
             if number == 0:
                 return
             count += 1
-            if self._told:  # Ctrl-C in a notebook must not end its kernel
+            if self._must_end:  # Ctrl-C in a notebook must not end its kernel
                 timeout = LAST_SECONDS + (GRACE_SECONDS if count == 1 else 0.0)
 
     def over(self) -> None:

@@ -159,7 +159,7 @@ def stop_requests(
     unless an agent runs this one (`by_agent`).
     """
 
-    def look() -> bool:
+    def poll() -> bool:
         with suppress(RegrowError):  # unreachable: the next check may succeed
             if take_stop_requests(store):
                 asked.begin("stopped", "stopped by the user")
@@ -167,7 +167,7 @@ def stop_requests(
 
     seconds = NEAR_SECONDS if near else LOOK_SECONDS
     try:
-        with background.every(seconds, look, name="stop-requests", wait=LOOK_SECONDS):
+        with background.every(seconds, poll, name="stop-requests", wait=LOOK_SECONDS):
             yield
     finally:
         # With agents the next session begins by itself, so a request that came too late counts.
@@ -187,14 +187,14 @@ def trial_orders(store: Store, coordinator: Any, *, near: bool = False) -> Itera
     def order(trial: int, what: TrialOrder) -> None:
         cluster.get(coordinator.order.remote(trial, what))
 
-    def look() -> bool:
+    def poll() -> bool:
         # Unreachable, or the coordinator restarts: the next check may succeed.
         with suppress(RegrowError, ray.exceptions.RayError):
             carry_out_orders(store, order)
         return False
 
     seconds = NEAR_SECONDS if near else LOOK_SECONDS
-    with background.every(seconds, look, name="trial-orders", wait=LOOK_SECONDS):
+    with background.every(seconds, poll, name="trial-orders", wait=LOOK_SECONDS):
         yield
 
 
@@ -204,7 +204,7 @@ def page_requests(
 ) -> Iterator[None]:
     """Within the block, begin the ending once the flow run is cancelled or paused in Prefect."""
 
-    def look() -> bool:
+    def poll() -> bool:
         with suppress(httpx.HTTPError, PrefectException):  # unreachable: the next check may succeed
             state = client.read_flow_run(flow_run_id).state
             if state is not None and state.type == StateType.CANCELLING:
@@ -213,5 +213,5 @@ def page_requests(
                 asked.begin("interrupted", PAUSED)
         return asked.begun is not None
 
-    with background.every(LOOK_SECONDS, look, name="page-requests", wait=LOOK_SECONDS):
+    with background.every(LOOK_SECONDS, poll, name="page-requests", wait=LOOK_SECONDS):
         yield

@@ -57,7 +57,7 @@ def configuration(spec: Spec, number: int, given: dict[str, Json]) -> dict[str, 
 
 @dataclass(kw_only=True)
 class OneTrial:
-    """A trial of `config` (flat) that can be run, and continued from its checkpoints. `told` is
+    """A trial of `config` (flat) that can be run, and continued from its checkpoints. `show` is
     called with each step immediately.
     """
 
@@ -65,7 +65,7 @@ class OneTrial:
     config: Mapping[str, Json]
     number: int
     store: LocalStore
-    told: Callable[[Row], None]
+    show: Callable[[Row], None]
     rows: list[Row] = field(default_factory=list)
     """Reports of the last run."""
     saved: list[Saved] = field(default_factory=list)
@@ -113,7 +113,7 @@ class OneTrial:
         """See CoordinatorClient. Continues for one step, so that each is reported at once."""
         for row in progress.rows:
             self.rows.append(row)
-            self.told(row)
+            self.show(row)
         self.saved += progress.saved
         return Reply(until=(self.rows[-1].step if self.rows else self._after) + 1)
 

@@ -80,7 +80,7 @@ def run(
             )
         session = _requested(places, this, code, flow_run, retry_failed=retry_failed)
     prepared = session.prepared
-    chosen = [prepared.choice.told()] if prepared.choice is not None and prepared.auto else []
+    chosen = [prepared.choice.describe()] if prepared.choice is not None and prepared.auto else []
     learns = [f"learns from {line}" for line in prepared.advisers]
     for line in (*prepared.changes, *chosen, *prepared.shortened, *learns):
         session.say(line)

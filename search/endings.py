@@ -36,9 +36,9 @@ class Endings:
         self.why: str | None = None
         """Why the trial has done enough, None while it has not."""
         for value in values:
-            self.tell(value)
+            self.add(value)
 
-    def tell(self, value: float) -> None:
+    def add(self, value: float) -> None:
         """Add the objective at the next step."""
         ending, cost = self._ending, self._ending.sign * value
         if self._best is None or cost < self._best - ending.tolerance:

@@ -202,10 +202,11 @@ class IllegalMove(Exception):
         self.attempt, self.story = attempt, story
 
     def __str__(self) -> str:
-        return f"{self.told}; its last events: {'; '.join(self.story)}" if self.story else self.told
+        events = f"; its last events: {'; '.join(self.story)}" if self.story else ""
+        return f"{self.summary}{events}"
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The message without the trial's last events."""
         return f"{self._who} cannot {self.move}"
 

@@ -173,7 +173,7 @@ class _Packing:
         if (shape.children and at != self._at["child"]) or at == len(self._left):
             return 0
         count = _fitting(self._whole, self._left[at])
-        self._take(at, self._whole, count)
+        self._occupy(at, self._whole, count)
         return count
 
     def group(self) -> int:
@@ -190,14 +190,14 @@ class _Packing:
         placed, at = 0, self._at[kind]
         while placed < count and at < len(self._left):
             here = min(_fitting(bundle, self._left[at]), count - placed)
-            self._take(at, bundle, here)
+            self._occupy(at, bundle, here)
             placed += here
             if placed < count:
                 at += 1
         self._at[kind] = at
         return placed
 
-    def _take(self, at: int, bundle: Bundle, count: int) -> None:
+    def _occupy(self, at: int, bundle: Bundle, count: int) -> None:
         for name, amount in bundle.items() if count else ():
             self._left[at][name] -= amount * count
 

@@ -28,7 +28,7 @@ LEVEL = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class MetricCondition:
     """The condition that `metric` is below, above, at most or at least `bound`."""
 
     metric: str
@@ -45,21 +45,23 @@ class Gate:
     """Conditions that must all be met; `text` is what the user wrote."""
 
     text: str
-    conditions: tuple[Condition, ...]
+    conditions: tuple[MetricCondition, ...]
 
     @classmethod
     def parse(cls, text: str, key: str) -> Gate:
         """Return the gate written as conditions joined by `and` or commas, as in `accuracy > 0.98
         and latency <= 10`. Raises SpecError at `key`.
         """
-        found: list[Condition] = []
+        found: list[MetricCondition] = []
         for part in _JOIN.split(text.strip()):
             form = _FORM.fullmatch(part)
             if form is None:
                 hint = "write METRIC > NUMBER (or >=, <, <=), several joined by `and`"
                 raise SpecError(key, part, "is no condition on a metric", hint)
             found.append(
-                Condition(metric=form["metric"], sign=form["sign"], bound=float(form["bound"]))
+                MetricCondition(
+                    metric=form["metric"], sign=form["sign"], bound=float(form["bound"])
+                )
             )
         return cls(text=" ".join(text.split()), conditions=tuple(found))
 

@@ -47,8 +47,9 @@ def _section(one: Any) -> Iterator[str]:
 def _type(hint: Any) -> str:
     """A type as it is written, without the modules' names."""
     shown = hint.__name__ if inspect.isclass(hint) and not get_args(hint) else str(hint)
-    for module in ("regrow.search.events.", "regrow.search.measured.", "typing."):
-        shown = shown.replace(module, "")
+    for module in ("session_events", "trial_events", "measured"):
+        shown = shown.replace(f"regrow.search.{module}.", "")
+    shown = shown.replace("typing.", "")
     return shown.replace("|", "or")
 
 

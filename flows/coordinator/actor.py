@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray import cloudpickle
 
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.relay import WAITING
 from regrow.infra.machine import private_files
@@ -113,7 +113,7 @@ def _process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:"
 
 
-def start_coordinator(store: Store, opening: Opening, *, name: str) -> tuple[Any, str]:
+def start_coordinator(store: Store, opening: SessionOpening, *, name: str) -> tuple[Any, str]:
     """Start the actor on this node, or use one that was started beforehand; return it with its name
     in Ray.
 

@@ -52,10 +52,10 @@ class Callers:
         return name if name in self._relays else ""
 
     def due(self) -> bool:
-        """Return whether it is time for another `look`."""
+        """Return whether it is time to call `adjust` again."""
         return self._looked is None or self._clock() - self._looked >= LOOK_SECONDS
 
-    def look(self, nodes: Sequence[str], lease: float) -> None:
+    def adjust(self, nodes: Sequence[str], lease: float) -> None:
         """Set the pace, and request relays.
 
         Args:

@@ -20,7 +20,7 @@ class LastCapacity:
         self._fixed, self._least, self._on_demand = fixed, least, on_demand
         self._room: ClusterCapacity | None = None
 
-    def take(self, room: ClusterCapacity | None, history: History) -> ClusterCapacity | None:
+    def update(self, room: ClusterCapacity | None, history: History) -> ClusterCapacity | None:
         """Return the capacity to log; None if it is unchanged or the experiment is closing."""
         self._room = room
         if room is None or history.closing is not None or history.closed is not None:

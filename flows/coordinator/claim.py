@@ -15,7 +15,7 @@ from regrow.search.spec.keys import UNLIMITED
 from regrow.tasks.ports.store import Store
 
 
-class Opening(msgspec.Struct, frozen=True, kw_only=True):
+class SessionOpening(msgspec.Struct, frozen=True, kw_only=True):
     """Settings with which a session opens the log. `id`, `spec`, `known`, `auto` and `learnt`
     create the experiment if the log is empty.
 
@@ -66,7 +66,7 @@ CLAIMS = 100
 """Tries to take over a log from an active writer: each of its segments may come first."""
 
 
-def claimed(store: Store, opening: Opening, driver: str) -> Ledger:
+def claimed(store: Store, opening: SessionOpening, driver: str) -> Ledger:
     """Take over an experiment's log for a driver, or for the same driver's next coordinator; return
     the ledger.
 

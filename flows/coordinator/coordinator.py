@@ -17,7 +17,7 @@ import msgspec
 
 from regrow.flows.coordinator.callers import Callers
 from regrow.flows.coordinator.capacity import LastCapacity, fits, nodes_of
-from regrow.flows.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.claim import SessionOpening, claimed
 from regrow.flows.coordinator.external import external_of
 from regrow.flows.coordinator.instructions import Instructions, assignment
 from regrow.flows.coordinator.leases import Awake, Leases, TaskRunLeases, holders
@@ -82,7 +82,7 @@ class Coordinator:
     def __init__(
         self,
         store: Store,
-        opening: Opening,
+        opening: SessionOpening,
         driver: str,
         *,
         monotonic: Callable[[], float] | None = None,
@@ -220,7 +220,7 @@ class Coordinator:
         answer = self._answer(progress, attempt)
         trial = history.trials[progress.trial]
         asked = [one.name for one in progress.asked if one.name in trial.config]
-        told = {
+        fields = {
             "pace": self._callers.pace,
             "relay": self._callers.relay(attempt.node_id),
             "suggested": {name: trial.config[name] for name in asked},
@@ -230,8 +230,8 @@ class Coordinator:
             # Clones of its checkpoints belong to other trials, but share its files.
             clones = [one for one, owner in history.borrowed.items() if owner == trial.number]
             kept = [saved.manifest for saved in trial.checkpoints.values()]
-            told |= {"drop": tuple(drop), "keep": (*kept, *clones)}
-        return msgspec.structs.replace(answer, **told)
+            fields |= {"drop": tuple(drop), "keep": (*kept, *clones)}
+        return msgspec.structs.replace(answer, **fields)
 
     async def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
         """Keep printed lines of a task run's attempts until the driver fetches them."""
@@ -312,7 +312,10 @@ class Coordinator:
         ledger = self._ledger
         if present is not None:
             self._take_present(present)
-        if not ledger.superseded and (changed := self._seen.take(room, ledger.history)) is not None:
+        if (
+            not ledger.superseded
+            and (changed := self._seen.update(room, ledger.history)) is not None
+        ):
             ledger.record(Capacity(t=ledger.now(), **msgspec.structs.asdict(changed)))
         self._take_price(price)
         if traffic is not None:
@@ -322,7 +325,7 @@ class Coordinator:
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             self._expire()
-            self._look()
+            self._check_writer()
             ledger.decide()
             # Taken before waiting: later decisions may not be durable after this commit.
             starts, ledger.starts = ledger.starts, []
@@ -450,7 +453,7 @@ class Coordinator:
         history = self._ledger.history
         if self._callers.due():
             placed = [a.node_id for _, a in holders(history) if a.t_began is not None]
-            self._callers.look(placed, history.spec.lease)
+            self._callers.adjust(placed, history.spec.lease)
         if (
             self._monotonic() - self._expired
             < len(history.running) // RUNNING_A_LOOK * LOOKING_SECONDS
@@ -485,13 +488,13 @@ class Coordinator:
                 Waited(t=self._ledger.now(), trial=n, attempt=number, seconds=waited)
             )
 
-    def _look(self) -> None:
+    def _check_writer(self) -> None:
         """Look for another writer of the log, unnoticed while there is nothing to write."""
         if self._monotonic() - self._looked > LOOK_SECONDS and (
             self._looking is None or self._looking.done()
         ):
             self._looked = self._monotonic()
-            self._looking = asyncio.get_running_loop().create_task(self._ledger.look())
+            self._looking = asyncio.get_running_loop().create_task(self._ledger.check_writer())
 
     async def close(self, status: Status, why: str) -> None:
         """Begin to end the session: nothing starts, what runs saves a checkpoint and ends."""

@@ -60,5 +60,5 @@ class _Named:
         except (SpecError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            told = f"{self._name} raised {type(error).__name__}: {error}; fix it, then resume"
-            raise SearchCodeError(told) from error
+            message = f"{self._name} raised {type(error).__name__}: {error}; fix it, then resume"
+            raise SearchCodeError(message) from error

@@ -77,13 +77,13 @@ def story(trial: TrialRecord, attempt: int) -> str:
     why = f" ({before.message})" if before.message else ""
     where = f" on {before.where}" if before.where else ""
     how = "withdrawn" if before.withdrawn else before.outcome
-    told = f"attempt {before.number} was {how}{where}{why}"
+    ending = f"attempt {before.number} was {how}{where}{why}"
     if trial.attempts[attempt - 1].clones and trial.changes:
-        return f"{told}; continues with the weights of trial {trial.changes[-1].source}"
+        return f"{ending}; continues with the weights of trial {trial.changes[-1].source}"
     step = max(trial.checkpoints, default=0)
     start = (
         f"continues after step {step}, from its checkpoint"
         if step
         else "starts from the beginning, as it has no checkpoint"
     )
-    return f"{told}; {start}"
+    return f"{ending}; {start}"

@@ -109,7 +109,7 @@ class Ledger:
     def claim(self, *events: AnyEvent) -> None:
         """Take over the log by these events and what follows. Raises Superseded on a race."""
         for event in events:
-            self._take(event)
+            self._apply(event)
         lines, self._lines = self._lines, []
         self.log.claim(lines)
         if self.history.closed is not None:  # nothing was left to do
@@ -136,7 +136,7 @@ class Ledger:
         Unrecordable, changing nothing.
         """
         self._check()
-        self._take(event)
+        self._apply(event)
         self._work.set()
 
     def end(self, lease: tuple[int, int], outcome: Outcome, cause: Cause, message: str) -> None:
@@ -190,8 +190,8 @@ class Ledger:
             self._hurry.set()
         await waiter
 
-    async def look(self) -> None:
-        """Look for another writer of the log. If the store is away, the next look decides."""
+    async def check_writer(self) -> None:
+        """Look for another writer of the log. If the store is away, the next check decides."""
         if self._writing or self._lines or self._broken is not None:
             return  # writing detects it anyway
         try:
@@ -285,11 +285,11 @@ class Ledger:
         if self._broken is not None:
             raise self._broken
 
-    def _take(self, event: AnyEvent) -> None:
+    def _apply(self, event: AnyEvent) -> None:
         line, event = _as_read(event)
         with self._search():
             self._planner.apply(event)
-            self._tell(event)
+            self._announce(event)
         self._lines.append(line)
         self._t = max(self._t, event.t)
         self._settle(self._t)  # at the event's own time, as `verify` recomputes it
@@ -302,11 +302,11 @@ class Ledger:
                 return None
             line, decision = _as_read(decision)
             self._planner.apply(decision)
-            self._tell(decision)
+            self._announce(decision)
         self._lines.append(line)
         return decision
 
-    def _tell(self, event: AnyEvent) -> None:
+    def _announce(self, event: AnyEvent) -> None:
         if self._external is not None:
             self._external.hear(event)
 

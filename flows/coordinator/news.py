@@ -89,13 +89,13 @@ def observe(
         # all attempts have to end, and this one got the signal before the reason
         if ended.outcome == "preempted" and leaves:
             ended = msgspec.structs.replace(ended, cause="preempted")
-        said = {
+        fields = {
             "message": printable(ended.message),
             "trace": printable(ended.trace),
             "cost": attempt.told_cost(now),
         }
         ledger.record(
-            msgspec.structs.replace(ended, t=now, **lease, by="attempt", narrower=False, **said)
+            msgspec.structs.replace(ended, t=now, **lease, by="attempt", narrower=False, **fields)
         )
     return refused
 

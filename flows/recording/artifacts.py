@@ -68,8 +68,8 @@ def markdown(history: History, places: Places, pictures: Mapping[str, bytes] | N
     status = summaries.status(history, alive=False)
     closing = "" if history.closing is None else _plain(history.closing.why)
     why = f", because {closing}" if closing else ""
-    told = f"**{status}**: {history.of_total(len(history.trials))} trials ({counts}){why}."
-    lines = [f"# {_plain(spec.name)}", "", told, ""]
+    summary = f"**{status}**: {history.of_total(len(history.trials))} trials ({counts}){why}."
+    lines = [f"# {_plain(spec.name)}", "", summary, ""]
     lines += [*_best(history, places), *_spent(history)]
     if used := forecast.standing(history, history.t_last, alive=history.closed is None):
         lines += [f"Limits: {used}.", ""]
@@ -110,9 +110,9 @@ def _spent(history: History) -> list[str]:
         return []
     rest = f" and {money(spent.rest)} outside of attempts" if spent.rest else ""
     rest += f" and {money(spent.store)} for the store" if spent.traffic else ""
-    told = f"Cost: {money(spent.money)}{rest}, at {cost.prices(history)} for a slot and hour"
+    line = f"Cost: {money(spent.money)}{rest}, at {cost.prices(history)} for a slot and hour"
     lost = waste.money(history)
-    return [f"{told}; {money(lost)} of it for nothing." if lost else f"{told}.", ""]
+    return [f"{line}; {money(lost)} of it for nothing." if lost else f"{line}.", ""]
 
 
 def _links(history: History, places: Places) -> list[str]:
@@ -137,12 +137,12 @@ def _failures(history: History) -> list[str]:
     if not failed:
         return []
     lines = ["## Failed", ""]
-    told: set[str] = set()
+    shown: set[str] = set()
     for trial, attempt in failed[:MOST_TRIALS]:
         which = f"trial {trial.number}, attempt {attempt.number}, at step {trial.step}"
         lines += [f"* {which}: {_plain(attempt.message)}"]
-        if attempt.trace and attempt.message not in told and len(told) < MOST_TRACES:
-            told.add(attempt.message)
+        if attempt.trace and attempt.message not in shown and len(shown) < MOST_TRACES:
+            shown.add(attempt.message)
             lines += ["", *(f"      {line}" for line in attempt.trace.rstrip().splitlines()), ""]
     return [*lines, ""]
 
@@ -178,8 +178,8 @@ def _wasted(history: History) -> list[str]:
     columns = ("lost to", "attempts", "steps done again", "slot-seconds", *priced)
 
     def row(kind: str, w: waste.Waste) -> tuple[object, ...]:
-        told = kind, w.attempts, w.steps, f"{w.seconds:.1f}"
-        return (*told, f"{money(w.money)}") if priced else told
+        cells = kind, w.attempts, w.steps, f"{w.seconds:.1f}"
+        return (*cells, f"{money(w.money)}") if priced else cells
 
     rows = [row(kind, w) for kind, w in found.items()]
     hit = [

@@ -27,7 +27,7 @@ from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.search.events import Closed, Opened
 
 LOOK_SECONDS = (1.0, 1.0)
-TELL_SECONDS = 2.0
+SEND_SECONDS = 2.0
 """Seconds between two messages: each costs the server some 10 ms of CPU."""
 PROGRESS_SECONDS = 5.0
 """Seconds between two updates of the artifact, and between two reports of a new best."""
@@ -39,7 +39,7 @@ MOST_WAITING = 5000
 """Events buffered meanwhile; then the oldest are dropped."""
 
 
-class _Teller:
+class _Publisher:
     """Sends the experiment's events to Prefect, and buffers them until they are sent."""
 
     def __init__(self, client: SyncPrefectClient, flow_run_id: UUID, done: threading.Event) -> None:
@@ -47,25 +47,25 @@ class _Teller:
         self._events = PrefectEvents()
         self._waiting: deque[PrefectEvent] = deque(maxlen=MOST_WAITING)
         self._best: PrefectEvent | None = None
-        self._best_told = self._progress_told = 0.0
+        self._best_sent = self._progress_sent = 0.0
         self._artifact: UUID | None = None
         self._shown: tuple[float, str] | None = None
         self._over = False
         self._quiet_until = 0.0
 
-    def take(self, batch: Batch) -> None:
+    def consume(self, batch: Batch) -> None:
         """Report what is new; at the end of the log or of the subscription, the rest."""
         for event in batch.events():
-            self._take(event)
+            self._apply(event)
         if batch.more:
             return
         if batch.last or self._over:
-            while not self._tell(last=True) and not self._done.wait(1.0):
+            while not self._flush(last=True) and not self._done.wait(1.0):
                 pass
         elif time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + (TELL_SECONDS if self._tell() else AWAY_SECONDS)
+            self._quiet_until = time.monotonic() + (SEND_SECONDS if self._flush() else AWAY_SECONDS)
 
-    def _take(self, event: Any) -> None:
+    def _apply(self, event: Any) -> None:
         if isinstance(event, Opened) and event.by == "driver":
             self._waiting.clear()  # earlier sessions have reported their own events
             self._best = None
@@ -76,17 +76,17 @@ class _Teller:
                 self._waiting.append(one)
         self._over = isinstance(event, Closed)
 
-    def _tell(self, *, last: bool = False) -> bool:
+    def _flush(self, *, last: bool = False) -> bool:
         """Send what is buffered; return False if the server is unreachable."""
         now = time.monotonic()
-        if self._best is not None and (last or now - self._best_told >= PROGRESS_SECONDS):
+        if self._best is not None and (last or now - self._best_sent >= PROGRESS_SECONDS):
             self._waiting.append(self._best)
-            self._best, self._best_told = None, now
+            self._best, self._best_sent = None, now
         shown = (
             round(self._events.progress, 1),
             self._events.standing if self._events.history.total else "",
         )
-        due = last or now - self._progress_told >= PROGRESS_SECONDS
+        due = last or now - self._progress_sent >= PROGRESS_SECONDS
         progress = deque([shown] if due and shown != self._shown else [])
         return deliver(self._client, self._waiting, self._send) and deliver(
             self._client, progress, self._show
@@ -109,18 +109,18 @@ class _Teller:
         ]:
             self._client.create_logs(lines)
 
-    def _event(self, told: PrefectEvent) -> Event:
+    def _event(self, event: PrefectEvent) -> Event:
         name = self._events.history.spec.name
         experiment = {
             "prefect.resource.id": f"regrow.experiment.{name}",
             "prefect.resource.name": name,
         }
         resource, related = experiment, []
-        if told.trial is not None:
-            trial = f"{name}.{told.trial}"
+        if event.trial is not None:
+            trial = f"{name}.{event.trial}"
             resource = {
                 "prefect.resource.id": f"regrow.trial.{trial}",
-                "prefect.resource.name": f"trial {told.trial} of {name}",
+                "prefect.resource.name": f"trial {event.trial} of {name}",
             }
             related.append({**experiment, "prefect.resource.role": "experiment"})
         flow_run = {
@@ -128,10 +128,10 @@ class _Teller:
             "prefect.resource.role": "flow-run",
         }
         return Event(
-            id=told.id,
-            event=told.event,
-            occurred=_when(told.t),
-            payload={**told.payload, "flow_run": str(self._flow_run_id)},
+            id=event.id,
+            event=event.event,
+            occurred=_when(event.t),
+            payload={**event.payload, "flow_run": str(self._flow_run_id)},
             resource=Resource.model_validate(resource),
             related=[RelatedResource.model_validate(one) for one in (*related, flow_run)],
         )
@@ -156,7 +156,7 @@ class _Teller:
                 flow_run_id=self._flow_run_id,
             )
             self._artifact = self._client.create_artifact(made).id
-        self._shown, self._progress_told = shown[0], time.monotonic()
+        self._shown, self._progress_sent = shown[0], time.monotonic()
 
 
 def _when(t: float) -> Any:
@@ -169,6 +169,6 @@ def publishing(
 ) -> AbstractContextManager[object]:
     """Report to Prefect within the block; its end waits up to LAST_SECONDS for the rest."""
     done = threading.Event()
-    teller = _Teller(client, flow_run_id, done)
+    publisher = _Publisher(client, flow_run_id, done)
     log = Subscription(CoordinatorLog(coordinator), LOOK_SECONDS, done)
-    return log.in_background(teller.take, "teller", patience=LAST_SECONDS)
+    return log.in_background(publisher.consume, "teller", patience=LAST_SECONDS)

@@ -119,7 +119,7 @@ def fold(
                 try:
                     apply(event)
                 except (IllegalMove, SpecError) as error:
-                    why = error.told if isinstance(error, IllegalMove) else error
+                    why = error.summary if isinstance(error, IllegalMove) else error
                     raise contradiction(store, number, place, why) from error
             first = 0
     except CorruptLog as error:

@@ -35,7 +35,7 @@ from regrow.search.planning.learning import known_from
 from regrow.search.planning.stopping import why_failed
 from regrow.search.schedulers import foreseen
 from regrow.search.spec import PER_SESSION, Spec
-from regrow.search.spec.auto import Choice
+from regrow.search.spec.auto import SearchChoice
 from regrow.search.spec.keys import UNLIMITED
 from regrow.search.spec.moments import epoch
 from regrow.search.spec.parts import Resources
@@ -80,7 +80,7 @@ class Prepared:
     """The specification as of the last session; None for a new experiment."""
     restored: str | None = None
     """The line about code that was taken from the state; None if it was not."""
-    choice: Choice | None = None
+    choice: SearchChoice | None = None
     """For a new experiment that leaves its search or schedule to regrow: the choice, and why."""
 
     @property

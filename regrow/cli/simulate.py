@@ -142,7 +142,7 @@ def _print(history: History, took: str) -> None:
     """Print what a simulation reached."""
     console = PlainConsole()
     if history.choice.why:
-        echo(history.choice.told())
+        echo(history.choice.describe())
     console.print(f"{history.spec.name}: {took}")
     for line in text.standing(history):
         echo(line)

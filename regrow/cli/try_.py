@@ -79,7 +79,7 @@ def try_(
     logs.setLevel(logging.INFO)
     with cluster_for(looked_at if looked_at is not spec else None), temporary_store() as store:
         printer = _StepPrinter(spec.objective.name)
-        one = OneTrial(spec=spec, config=config, number=trial, store=store, told=printer.show)
+        one = OneTrial(spec=spec, config=config, number=trial, store=store, show=printer.show)
         try:
             with handling({signal.SIGINT: _interrupt}):
                 ended = one.run(most)

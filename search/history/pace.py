@@ -103,7 +103,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Plateau:
+class PlateauCounter:
     """Folds the ends of trials, in their order. A retried trial counts as not ended.
 
     Values are costs, of which less is better: the objective times its sign.

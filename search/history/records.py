@@ -349,12 +349,12 @@ def story(trial: TrialRecord, zero: float) -> tuple[str, ...]:
     """Return the last events of a trial as text, oldest first, attempt by attempt, with known times
     in seconds after `zero`. An error shows them beside the refused move.
     """
-    told = ["it was proposed"]
+    lines = ["it was proposed"]
     for attempt in trial.attempts[-STORY:]:
-        told += [
+        lines += [
             what if t is None else f"{what} at {t - zero:.1f} s" for t, what in _of(trial, attempt)
         ]
-    return tuple(told[-STORY:])
+    return tuple(lines[-STORY:])
 
 
 def _of(trial: TrialRecord, attempt: Attempt) -> Iterator[tuple[float | None, str]]:

@@ -10,12 +10,12 @@ from regrow.search.curve import Scale
 from regrow.search.events import Answered, Closed, Closing, Created, Milestone, Opened, Queued
 from regrow.search.history.agents import AgentRecords
 from regrow.search.history.clones import Clones
-from regrow.search.history.pace import Pace, Plateau, Spending, Work
+from regrow.search.history.pace import Pace, PlateauCounter, Spending, Work
 from regrow.search.history.records import Attempt, TrialRecord, specification
 from regrow.search.lifecycle import TrialState
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
-from regrow.search.spec.auto import Choice
+from regrow.search.spec.auto import SearchChoice
 from regrow.search.spec.keys import UNLIMITED
 from regrow.search.spec.parts import Metric
 
@@ -102,7 +102,7 @@ class View:
         self._before = 0.0
         """Seconds of all previous sessions."""
         self._clones = Clones(self.trials)
-        self._plateau = Plateau()
+        self._plateau = PlateauCounter()
         self._spec: Spec | None = None
         self._setting: Setting | None = None
         self._objective: Metric | None = None
@@ -139,10 +139,10 @@ class View:
         return self._objective
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> SearchChoice:
         """The search and the schedule, with reasons where the specification left them open."""
         why = {} if self.created is None else self.created.auto
-        return Choice(search=self.spec.search, schedule=self.spec.schedule, why=why)
+        return SearchChoice(search=self.spec.search, schedule=self.spec.schedule, why=why)
 
     @property
     def leader(self) -> TrialRecord | None:

@@ -89,7 +89,7 @@ def rank(history: History, trial: TrialRecord) -> tuple[float, float]:
     return (math.inf if best is None else history.objective.sign * best[0], trial.number)
 
 
-def told(given: Training) -> str:
+def describe(given: Training) -> str:
     """Return a budget for people: "30 trainings", "800 steps", "4 hours"."""
     unit, amount = next((key, value) for key, value in given if value is not None)
     many = f"{amount:,}" if unit == "steps" else f"{amount:,.10g}"
@@ -119,7 +119,7 @@ def standing(history: History, now: float, given: Training | None = None) -> str
         return ""
     amount = used(history, given, now)
     many = f"{amount:,.0f}" if given.steps is not None else readable(amount, DIGITS)
-    return f"{many} of {told(given)}"
+    return f"{many} of {describe(given)}"
 
 
 def used(history: History, given: Training, now: float) -> float:

@@ -143,7 +143,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class ScenarioForecast:
     """A scenario's outcomes.
 
     Attributes:
@@ -316,7 +316,9 @@ def span(values: Sequence[float]) -> Span:
     return Span(low=low, median=median, high=high)
 
 
-def summary(premises: Premises, scenario: Scenario, outcomes: Sequence[Outcome]) -> Forecast:
+def summary(
+    premises: Premises, scenario: Scenario, outcomes: Sequence[Outcome]
+) -> ScenarioForecast:
     """Return what the outcomes of a scenario tell."""
     costs = [one.cost for one in outcomes if one.cost is not None]
     bests = [one.best for one in outcomes if one.best is not None]
@@ -325,7 +327,7 @@ def summary(premises: Premises, scenario: Scenario, outcomes: Sequence[Outcome])
     done = {key: sum(one.ended and one.cut != key for one in outcomes) / count for key in _LIMITS}
     hours = sum(one.hours for one in outcomes)
     limited = stop.dollars is not None or scenario.dollars is not None
-    return Forecast(
+    return ScenarioForecast(
         scenario=scenario,
         seconds=span([one.seconds for one in outcomes]),
         cost=span(costs) if len(costs) == count else None,
@@ -342,7 +344,7 @@ def summary(premises: Premises, scenario: Scenario, outcomes: Sequence[Outcome])
 _LIMITS = ("stop.dollars", "stop.deadline")
 
 
-def recommended(forecasts: Sequence[Forecast]) -> Forecast:
+def recommended(forecasts: Sequence[ScenarioForecast]) -> ScenarioForecast:
     """Return the scenario to choose: of those that are likely to be done on time and within the
     money (else: most likely), and of these the cheap ones, the fastest; the fall-back if it is
     equal.
@@ -354,7 +356,7 @@ def recommended(forecasts: Sequence[Forecast]) -> Forecast:
     return min(cheap, key=lambda f: (f.seconds.median, f.scenario.kind != "fall-back"))
 
 
-def _price(forecast: Forecast) -> float:
+def _price(forecast: ScenarioForecast) -> float:
     return (forecast.cost or forecast.hours).median
 
 

@@ -22,7 +22,7 @@ from regrow.search.one_thread import on_one_thread
 from regrow.search.options import nearest
 from regrow.search.planning.results import as_result
 from regrow.search.samplers.base import Result
-from regrow.search.samplers.told import looks
+from regrow.search.samplers.result_rules import sampled
 from regrow.search.schedulers.base import FINAL
 from regrow.search.space.domains import Constant, Grid, Json
 from regrow.search.space.expected import expected_trials
@@ -160,17 +160,17 @@ def _known(history: History, trial: TrialRecord, spec: Spec, config: dict[str, J
 def learnt_from(history: History, spec: Spec, name: str, key: str) -> list[Known]:
     """Return an experiment's trials to keep. Raises SpecError if parameters or metric differ."""
     found, _ = known_from(history, spec, WarmStart(experiment=name), key)
-    told = [one for one in found if one.status != "failed" and one.value is not None]
-    told = [one for one in told if max(one.violations, default=0.0) <= 0]
-    told.sort(key=lambda one: (-_reached(one), spec.objective.sign * (one.value or 0.0)))
-    others = told[MOST_TRIALS // 2 :]
-    kept = told[: MOST_TRIALS // 2] + others[:: max(-(-len(others) * 2 // MOST_TRIALS), 1)]
+    usable = [one for one in found if one.status != "failed" and one.value is not None]
+    usable = [one for one in usable if max(one.violations, default=0.0) <= 0]
+    usable.sort(key=lambda one: (-_reached(one), spec.objective.sign * (one.value or 0.0)))
+    others = usable[MOST_TRIALS // 2 :]
+    kept = usable[: MOST_TRIALS // 2] + others[:: max(-(-len(others) * 2 // MOST_TRIALS), 1)]
     return [structs.replace(one, curve=_thinned(one.curve, spec.objective.sign)) for one in kept]
 
 
 def _thinned(curve: Sequence[tuple[int, float]], sign: float) -> list[tuple[int, float]]:
     """Return the best value so far at a few steps, so that a log grows little."""
-    return [(step, sign * cost) for step, cost in looks(curve, sign)]
+    return [(step, sign * cost) for step, cost in sampled(curve, sign)]
 
 
 def _reached(known: Known) -> int:
@@ -204,7 +204,7 @@ def first_configurations(
         return []  # a grid prescribes the configuration of each trial
     from regrow.search.samplers.mobster import Mobster
 
-    experts = [Mobster.told(spec.setting, results) for results in others]
+    experts = [Mobster.from_results(spec.setting, results) for results in others]
     best = [result.config for results in others for result in results[:CANDIDATES]]
     candidates = [_own(spec, config) for config in best]
     points = [experts[0].point(config) for config in candidates]

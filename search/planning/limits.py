@@ -157,11 +157,11 @@ def rehearses(history: History, now: float, before: float | None) -> bool:
     return short and (before is None or before < half)
 
 
-def told(history: History) -> str:
+def describe(history: History) -> str:
     """Return the limits for people: "200.00 dollars, until Fri 2026-12-04 08:00 CET"; "" for
     none. The time is that of this machine's zone.
     """
-    found = [] if history.spec.budget is None else [budget.told(history.spec.budget)]
+    found = [] if history.spec.budget is None else [budget.describe(history.spec.budget)]
     if (dollars := history.spec.stop.dollars) is not None:
         found.append(f"{money(dollars)} dollars")
     if (end := deadline(history)) is not None:

@@ -202,7 +202,7 @@ class Fleet:
         self._uses[number] += 1
         self._free = [one for one in self._free if one != number]
 
-    def take(self, started: Started) -> tuple[int, ...] | None:
+    def occupy(self, started: Started) -> tuple[int, ...] | None:
         """Take the slots for an attempt; None if there are too few that suit it."""
         found = [one for one in self._free if self._suits(one, started)][: started.width]
         if len(found) < started.width:

@@ -149,5 +149,5 @@ def theirs(spec: Spec) -> Iterator[None]:
         ] * spec.own_scheduler
         if not own:
             raise
-        told = f"{' or '.join(own)} raised {type(error).__name__}: {error}; fix it, then resume"
-        raise SearchCodeError(told) from error
+        message = f"{' or '.join(own)} raised {type(error).__name__}: {error}; fix it, then resume"
+        raise SearchCodeError(message) from error

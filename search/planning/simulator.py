@@ -186,7 +186,7 @@ class Simulation:
         assert created is not None
         trials = max(self.spec.total, self.history.total)
         driver = f"session {self.history.sessions}"
-        self.tell(
+        self.record(
             Opened(
                 t=self.now,
                 by="driver",
@@ -223,7 +223,7 @@ class Simulation:
             act()
         return self
 
-    def tell(self, event: AnyEvent) -> None:
+    def record(self, event: AnyEvent) -> None:
         """Write an event, and every decision that follows from it."""
         self._write(event)
         self._decide()
@@ -274,7 +274,7 @@ class Simulation:
 
         for trial, attempt, seconds in waiting_long(self.history, waits):
             if self.history.lease(trial, attempt) is not None:
-                self.tell(Waited(t=self.now, trial=trial, attempt=attempt, seconds=seconds))
+                self.record(Waited(t=self.now, trial=trial, attempt=attempt, seconds=seconds))
 
     def _look_later(self) -> None:
         """See to it that the planner is asked when money or time is over, or trials have to change
@@ -292,9 +292,9 @@ class Simulation:
         t = max(math.ceil(due), math.floor(self.now) + 1)
         if t != self._looks_at:
             self._looks_at = t
-            self._at(t, partial(self._look, t))
+            self._at(t, partial(self._check_due, t))
 
-    def _look(self, t: float) -> None:
+    def _check_due(self, t: float) -> None:
         if t != self._looks_at:
             return  # it is due at another time by now
         self._looks_at = None
@@ -343,7 +343,7 @@ class Simulation:
         waiting: list[Started] = []
         for started in self._waiting:
             kind = started.market, started.avoid_spot
-            machines = None if kind in full else self._fleet.take(started)
+            machines = None if kind in full else self._fleet.occupy(started)
             if machines is None:
                 full.add(kind)
                 waiting.append(started)
@@ -382,7 +382,7 @@ class Simulation:
         known, price = self.history.spending, self._fleet.price()
         changed = (known.per_hour, known.nodes) != (price.per_hour, price.nodes)
         if self._fleet.priced and changed and self.history.closed is None:
-            self.tell(Priced(t=self.now, per_hour=price.per_hour, nodes=price.nodes))
+            self.record(Priced(t=self.now, per_hour=price.per_hour, nodes=price.nodes))
 
     # ---- attempts
 
@@ -408,7 +408,7 @@ class Simulation:
         if self.spec.stop.trial.watches:
             running.endings = Endings(self.spec.ending, trial.values[:restored])
         place, *others = self._fleet.places(running.machines)
-        self.tell(
+        self.record(
             Began(
                 **lease,
                 node=place.node,
@@ -422,7 +422,7 @@ class Simulation:
             )
         )
         if self._alive(running) and source is not None:
-            self.tell(
+            self.record(
                 Saved(
                     **lease,
                     step=restored,
@@ -467,9 +467,9 @@ class Simulation:
             return
         running.step = step
         if running.endings is not None:
-            running.endings.tell(metrics[self.spec.objective.name])
+            running.endings.add(metrics[self.spec.objective.name])
         row = Row(step, self.now, dict(metrics))
-        self.tell(Reported(**running.at(self.now), rows=[row]))
+        self.record(Reported(**running.at(self.now), rows=[row]))
         if not self._alive(running):
             return
         attempt = self.history.lease(running.trial, running.attempt)
@@ -521,7 +521,7 @@ class Simulation:
         step, called = running.saves.popleft()
         if running.saves:
             self._at(self.now + self.save, partial(self._saved, running))
-        self.tell(
+        self.record(
             Saved(
                 **running.at(self.now),
                 step=step,
@@ -563,7 +563,7 @@ class Simulation:
     ) -> None:
         """End an attempt and free its machines, except for those that went down."""
         self._leave_machines(running)
-        self.tell(
+        self.record(
             Ended(
                 **running.at(self.now),
                 outcome=outcome,

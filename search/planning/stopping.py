@@ -34,8 +34,8 @@ def why_failed(stop: Stop, history: History) -> str | None:
     if not isinstance(stop.failures, int) or len(failed) < stop.failures:
         return None
     first = history.trials[min(failed)]
-    told = f"trial {first.number} failed: {first.attempts[-1].message}"
-    return told if stop.failures == 1 else f"{len(failed)} trials failed; {told}"
+    reason = f"trial {first.number} failed: {first.attempts[-1].message}"
+    return reason if stop.failures == 1 else f"{len(failed)} trials failed; {reason}"
 
 
 def why_enough(stop: Stop, history: History, now: float) -> str | None:

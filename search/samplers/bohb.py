@@ -14,7 +14,7 @@ from regrow.search.options import check_between, check_whole, check_within
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.cube import inside, modelled, point
 from regrow.search.samplers.grid import Cells
-from regrow.search.samplers.told import supersedes
+from regrow.search.samplers.result_rules import supersedes
 from regrow.search.space.domains import Choice, Grid
 from regrow.search.space.setting import Setting
 

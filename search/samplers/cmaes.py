@@ -14,12 +14,12 @@ from regrow.search.options import check_between, check_whole
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.cube import MIDDLE, inside, point, position
 from regrow.search.samplers.grid import Cells
-from regrow.search.samplers.told import ended_value, supersedes
+from regrow.search.samplers.result_rules import ended_value, supersedes
 from regrow.search.space.domains import Choice, Constant, Grid, Json
 from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
-    from regrow.search.samplers.cmaes_model import Generation, Start
+    from regrow.search.samplers.cmaes_model import Generation, InitialParameters
 
 HUGE = 1e300
 """Replaces an infinite value, because the library subtracts values."""
@@ -91,17 +91,17 @@ class CmaEs:
         Raises ValueError if a generation was updated by a trial whose value is missing.
         """
         generation = self._folded()
-        told: tuple[int, ...] | None = None
+        parents: tuple[int, ...] | None = None
         ended = sorted(self._values.get(generation.number, ()))
         if len(ended) >= generation.popsize:
-            told = tuple(ended[: generation.popsize])
-            generation = self._next(generation, told)
+            parents = tuple(ended[: generation.popsize])
+            generation = self._next(generation, parents)
         elif number in (noted := self._opened.get(generation.number, {})) and number == min(noted):
-            told = noted[number]
+            parents = noted[number]
         x = generation.draw(seed % 2**32)
         state: dict[str, Json] = {"generation": generation.number, "x": x}
-        if told is not None:
-            state["told"] = list(told)
+        if parents is not None:
+            state["told"] = list(parents)
         names = [p.name for p in self._axes]
         coordinates = dict(zip(names, map(inside, x), strict=True))
         return Proposal(config=self._cells.placed(number, seed, coordinates), state=state)
@@ -141,27 +141,27 @@ class CmaEs:
             self._generation = self._next(self._generation, noted[min(noted)])
         return self._generation
 
-    def _next(self, generation: Generation, told: tuple[int, ...]) -> Generation:
+    def _next(self, generation: Generation, parents: tuple[int, ...]) -> Generation:
         if (
             self._ahead
-            and self._ahead[0] == told
+            and self._ahead[0] == parents
             and self._ahead[1].number == generation.number + 1
         ):
             return self._ahead[1]
         values = self._values.get(generation.number, {})
-        if missing := [n for n in told if n not in values]:
+        if missing := [n for n in parents if n not in values]:
             raise ValueError(
                 f"generation {generation.number + 1} was updated by trial {missing[0]}, whose value"
                 " is not told"
             )
         following = generation.following(
-            [(self._results[n].state["x"], values[n][1]) for n in told]
+            [(self._results[n].state["x"], values[n][1]) for n in parents]
         )
-        self._ahead = (told, following)
+        self._ahead = (parents, following)
         return following
 
-    def _start(self) -> Start:
-        from regrow.search.samplers.cmaes_model import Start
+    def _start(self) -> InitialParameters:
+        from regrow.search.samplers.cmaes_model import InitialParameters
 
         earlier = []
         for number in sorted(n for n in self._results if n < 0):
@@ -170,7 +170,7 @@ class CmaEs:
             x = point(self._setting.space, self._axes, config, MIDDLE)
             if value is not None and x is not None:
                 earlier.append((x, self._setting.sign * value))
-        return Start(
+        return InitialParameters(
             mean=self._x0 or [0.5] * len(self._axes),
             sigma=self._sigma0,
             popsize=self._popsize,

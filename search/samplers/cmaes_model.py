@@ -16,7 +16,7 @@ GAMMA = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class InitialParameters:
     """Parameters of the first generation.
 
     Attributes:
@@ -43,11 +43,11 @@ class Generation:
 
     number: int
     restarts: int
-    start: Start
+    start: InitialParameters
     _cma: CMA
 
     @classmethod
-    def first(cls, start: Start) -> Generation:
+    def first(cls, start: InitialParameters) -> Generation:
         """Return the generation before any result."""
         mean, sigma, covariance = np.array(start.mean), start.sigma, None
         if len(start.earlier) * GAMMA >= 1:

@@ -25,7 +25,7 @@ from regrow.search.samplers.optuna_study_model import STUDY, StudyModel, frozen,
 from regrow.search.space.domains import Json
 
 
-class Stopping(Study):
+class StoppableStudy(Study):
     """A study that notes whether its sampler stops it."""
 
     def __init__(self, study: Study) -> None:
@@ -73,7 +73,7 @@ class DefinedModel(StudyModel):
             ended = [one for one in storage.all_trials if one.params and one.state.is_finished()]
             if not ended:
                 return False
-            stopping = Stopping(study)
+            stopping = StoppableStudy(study)
             study.sampler.after_trial(stopping, ended[-1], ended[-1].state, ended[-1].values)
             return stopping.stopped
 
@@ -159,8 +159,8 @@ def unusable(name: str, distribution: Mapping[str, Any]) -> str:
 
 def _written(distribution: Mapping[str, Any]) -> str:
     attributes: Any = distribution.get("attributes", {})
-    told = ", ".join(f"{key}={value!r}" for key, value in attributes.items())
-    return f"{distribution.get('name')}({told})"
+    arguments = ", ".join(f"{key}={value!r}" for key, value in attributes.items())
+    return f"{distribution.get('name')}({arguments})"
 
 
 def _only(distribution: BaseDistribution) -> float:

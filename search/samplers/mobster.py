@@ -16,13 +16,13 @@ from regrow.search.samplers import cube
 from regrow.search.samplers.base import Proposal, Result
 from regrow.search.samplers.cube import inside, modelled
 from regrow.search.samplers.grid import Cells
-from regrow.search.samplers.told import looks, supersedes
+from regrow.search.samplers.result_rules import sampled, supersedes
 from regrow.search.space.domains import Grid, Json
 from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
     from regrow.search.samplers.curve_process import Floats, Process
-    from regrow.search.samplers.mobster_model import Curve, Model
+    from regrow.search.samplers.mobster_model import Curve, MobsterModel
 
 LEAST_ADVICE: Final = 4
 """Fewest trials with a curve of another experiment that is used for advice."""
@@ -81,13 +81,15 @@ class Mobster:
         self._cut: dict[int, Curve] = {}
         """Curves of trials that failed, up to there."""
         self._running: dict[int, Curve] = {}
-        self._model: Model | None = None
+        self._model: MobsterModel | None = None
         self._process: Process | None = None
         """The process of `expected`, once it was needed."""
         self._others: list[Mobster] = []
 
     @classmethod
-    def told(cls, setting: Setting, results: Iterable[Result], *, by_step: bool = False) -> Self:
+    def from_results(
+        cls, setting: Setting, results: Iterable[Result], *, by_step: bool = False
+    ) -> Self:
         """Return a sampler that has the results of a whole experiment."""
         made = cls(setting, by_step=by_step)
         for result in results:
@@ -102,8 +104,8 @@ class Mobster:
     def advise(self, others: Sequence[Sequence[Result]]) -> None:
         """Make a sampler for each of the other experiments that has enough trials."""
         by_step = self._by_step
-        told = (Mobster.told(self._setting, results, by_step=by_step) for results in others)
-        self._others = [other for other in told if other.reported >= LEAST_ADVICE]
+        made = (Mobster.from_results(self._setting, results, by_step=by_step) for results in others)
+        self._others = [other for other in made if other.reported >= LEAST_ADVICE]
         if self._others:
             self._startup = min(self._startup, 2)
 
@@ -172,7 +174,7 @@ class Mobster:
         span = math.log(most) or 1.0
         found = [
             (math.log(min(max(step, 1), most)) / span, cost)
-            for step, cost in looks(within, self._setting.sign)
+            for step, cost in sampled(within, self._setting.sign)
         ]
         if result.status == "done" or most == 1:
             found[-1] = 1.0, found[-1][1]  # it may have returned early: no later steps will follow
@@ -182,14 +184,14 @@ class Mobster:
         """Return the point of a configuration, None if it does not fit the space."""
         return cube.point(self._setting.space, self._parameters, config, cube.MIDDLE)
 
-    def _modelling(self) -> Model:
+    def _modelling(self) -> MobsterModel:
         if self._model is None:
             from regrow.search.samplers.acquisition import CubePoints
-            from regrow.search.samplers.mobster_model import Model, advice
+            from regrow.search.samplers.mobster_model import MobsterModel, advice
 
             points = CubePoints(self._setting.space, self._parameters)
             others = advice([other.expected for other in self._others]) if self._others else None
-            self._model = Model(
+            self._model = MobsterModel(
                 points, self._startup, others, by_step=self._by_step, augmented=self._augmented
             )
         return self._model

@@ -42,7 +42,7 @@ LEADERS: Final = 5
 """Number of trials with the best expected end near which better points are searched."""
 
 
-class Model:
+class MobsterModel:
     """Proposes points. It caches the last fit with its data, which alone determine it. `by_step`:
     costs are scored within their step, not by rank over all. `augmented`: less is expected where
     the outcome is known but for noise.
@@ -109,7 +109,9 @@ class Model:
         """Return the process given curves, in scores of their costs."""
         numbers = sorted(curves)
         whose = np.array([number for number in numbers for _ in curves[number]])
-        times, costs = np.array([look for number in numbers for look in curves[number]]).T
+        times, costs = np.array(
+            [observation for number in numbers for observation in curves[number]]
+        ).T
         at = np.array([points[number] for number in whose.tolist()])
         rows = _chosen(whose, times, costs, MOST_SEEN)
         seen = self._observations(at[rows], times[rows], self._scores(whose, times, costs, rows))

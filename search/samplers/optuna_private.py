@@ -184,7 +184,7 @@ class FoldedCmaEs(CmaEsSampler):
     before.
     """
 
-    _told: Sequence[FrozenTrial] = ()
+    _parents: Sequence[FrozenTrial] = ()
     _before: int | None = None
 
     def sample_relative(
@@ -202,8 +202,8 @@ class FoldedCmaEs(CmaEsSampler):
         trials = {trial.number: trial for trial in completed_trials}
         path, at = [], self._before
         while at is not None:
-            told, before = noted[at]
-            path.append(told)
+            parents, before = noted[at]
+            path.append(parents)
             at = before
         transform = _SearchSpaceTransform(
             self._space, transform_step=not self._with_margin, transform_0_1=True
@@ -211,9 +211,9 @@ class FoldedCmaEs(CmaEsSampler):
         direction = self._study.direction
         sign = 1.0 if direction is StudyDirection.MINIMIZE else -1.0
         optimizer = self._init_optimizer(transform, direction)
-        for told in reversed(path):
+        for parents in reversed(path):
             solutions = []
-            for number in told[: optimizer.population_size]:
+            for number in parents[: optimizer.population_size]:
                 one = trials[number]
                 x = transform.transform(one.params)
                 if self._with_margin:
@@ -224,12 +224,12 @@ class FoldedCmaEs(CmaEsSampler):
 
     def _get_solution_trials(self, trials: list[FrozenTrial], generation: int) -> list[FrozenTrial]:
         found = super()._get_solution_trials(trials, generation)
-        self._told = found
+        self._parents = found
         return found
 
     def _split_optimizer_str(self, optimizer_str: str) -> Any:
-        told = [trial.number for trial in self._told]
-        return {f"{self._attr_key_optimizer}:told": [told, self._before]}
+        parents = [trial.number for trial in self._parents]
+        return {f"{self._attr_key_optimizer}:told": [parents, self._before]}
 
     def _note(self, trial: FrozenTrial) -> Any:
         """Return the trials that a generation is made of and the trial before; None if the trial

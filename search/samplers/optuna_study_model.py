@@ -25,7 +25,7 @@ from regrow.search.mode import Mode
 from regrow.search.samplers.base import Result
 from regrow.search.samplers.cube import modelled
 from regrow.search.samplers.optuna_private import OneStudy, generation_key
-from regrow.search.samplers.told import ended_value, supersedes
+from regrow.search.samplers.result_rules import ended_value, supersedes
 from regrow.search.samplers.tpe_axes import Axis, axis
 from regrow.search.space.domains import Json
 from regrow.search.space.setting import Setting

@@ -19,7 +19,7 @@ from regrow.search.space.domains import Grid
 from regrow.search.space.setting import Setting
 
 if TYPE_CHECKING:
-    from regrow.search.samplers.tpe_model import Model
+    from regrow.search.samplers.tpe_model import TpeModel
 
 
 class Tpe:
@@ -78,16 +78,16 @@ class Tpe:
         self._cells = Cells(setting.space, Grid)
         self._untold: list[Result] = []
         self._earlier = 0
-        self._model: Model | None = None
+        self._model: TpeModel | None = None
 
     def ask(self, number: int, seed: int) -> Proposal | None:
         """See Sampler; never None. `seed` counts modulo 2**32, the range of numpy's generator."""
         if self._study is not None:
             return self._study.ask(number, seed)
         if self._model is None:
-            from regrow.search.samplers.tpe_model import Model
+            from regrow.search.samplers.tpe_model import TpeModel
 
-            self._model = Model(self._space, self._mode, self._options, self._random_fraction)
+            self._model = TpeModel(self._space, self._mode, self._options, self._random_fraction)
             # Results of earlier experiments, whose numbers are -1, -2, ..., are the first rows.
             self._earlier = sum(result.number < 0 for result in self._untold)
         for result in self._untold:

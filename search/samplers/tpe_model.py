@@ -39,7 +39,7 @@ EXACT = 200
 """Up to this many other trials Optuna computes the densities, bit for bit; 30 ms at 1,000."""
 
 
-class Model:
+class TpeModel:
     """The results so far, and the trials to propose from them."""
 
     def __init__(

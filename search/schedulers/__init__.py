@@ -31,7 +31,7 @@ REGISTRY = Registry(
         "percentile": ("median:Percentile", "percentilepruner"),
         "median": ("median:Median", "medianstopping medianstoppingrule medianpruner"),
         "pbt": ("pbt:Pbt", "populationbasedtraining"),
-        "dehb": ("dehb:Dehb", ""),
+        "dehb": ("dehb:DehbScheduler", ""),
         "resource_changing": ("resource_changing:ResourceChanging", ""),
         "pb2": ("pb2:Pb2", "populationbasedbandits"),
         "pbt_replay": ("pbt_replay:PbtReplay", "populationbasedtrainingreplay"),

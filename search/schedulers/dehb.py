@@ -8,7 +8,7 @@ from regrow.search.schedulers.base import Candidate, Final, Scheduler, Verdict
 from regrow.search.space.setting import Setting
 
 
-class Dehb(Scheduler):
+class DehbScheduler(Scheduler):
     """Stops a trial after the steps that its sampler gave it, state["budget"]; without, never."""
 
     needs_max_steps = False

@@ -107,7 +107,7 @@ class Agreement:
         """Return the first step at which trials are stopped; the last one for none before."""
         return next(step for step in self._steps if self.trusted(step))
 
-    def told(self, step: int) -> str:
+    def describe(self, step: int) -> str:
         """Return in words what is known of a step's agreement with later ones."""
         agreement, n = self._before(step)
         if not n:
@@ -313,7 +313,7 @@ class Guarded(Scheduler):
             why = f"{verdict.why}, but it is to be seen how it ends"
             return Verdict(until=self.first(trial, step), why=why, judged_from=first)
         if verdict.action in ("stop", "pause") and not self.agreement.trusted(step):
-            why = f"step {step} is not seen to tell the end{self.agreement.told(step)}"
+            why = f"step {step} is not seen to tell the end{self.agreement.describe(step)}"
             why += f": first judged at {first}"
             return Verdict(until=self.first(trial, step), why=why, judged_from=first)
         return replace(verdict, judged_from=first)

@@ -63,7 +63,7 @@ class Median(Guarded):
         self._trials: dict[int, _Sofar] = {}
         self._others: dict[int, list[float]] = {}
         """By step, what counts of all trials that were decided on there, in order."""
-        self._told: dict[int, list[tuple[int, float]]] = {}  # the same by trial
+        self._by_trial: dict[int, list[tuple[int, float]]] = {}  # the same by trial
         if guard is not None and guard is not False:
             self.guard(rung_steps(setting.max_steps or grace_period, grace_period, 3), guard)
 
@@ -87,11 +87,11 @@ class Median(Guarded):
         sofar = self._trials[trial] = self._sofar(trial, values)
         if (counts := self._counting(sofar)) is not None:
             insort(self._others.setdefault(sofar.step, []), counts)
-            self._told.setdefault(trial, []).append((sofar.step, counts))
+            self._by_trial.setdefault(trial, []).append((sofar.step, counts))
 
     def excluded(self, trial: int, *, excluded: bool) -> None:
         """Take what counts of the trial away, or return it."""
-        for step, counts in self._told.get(trial, ()):
+        for step, counts in self._by_trial.get(trial, ()):
             if excluded:
                 self._others[step].remove(counts)
             else:

@@ -106,8 +106,8 @@ class Halving(Bracket):
             rung, places = self.rungs[step], self._places(i, complete=complete)
             if rung.waiting and rung.place(rung.waiting[-1]) >= places:
                 last = rung.waiting[-1]
-                told = f"place {rung.place(last) + 1} of {len(rung.reached)} at rung {step}"
-                return last[-1], f"{told}, {places} go on"
+                reason = f"place {rung.place(last) + 1} of {len(rung.reached)} at rung {step}"
+                return last[-1], f"{reason}, {places} go on"
         return None
 
     def _promoted(self, i: int, trial: int) -> None:

@@ -37,7 +37,7 @@ GUARD = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class SearchChoice:
     """The search and the schedule of a specification, named by the user or chosen. `why`: for each
     chosen key, the reason in words.
     """
@@ -46,7 +46,7 @@ class Choice:
     schedule: Named
     why: dict[str, str] = field(default_factory=dict)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return the choice in one line, for people."""
         reasons = [self.why[key] for key in ("search", "schedule") if key in self.why]
         why = f" ({AUTO}: {'; '.join(reasons)})" if reasons else ""
@@ -55,17 +55,19 @@ class Choice:
 
 def choose(
     search: Named, schedule: Named, setting: Setting, *, repeats: int, first: bool
-) -> Choice:
+) -> SearchChoice:
     """Return the search and the schedule; instead of `auto`, those that fit the space, the metrics
     and the budget. `first`: whether configurations to try first are given.
     """
     if search != AUTO:
-        return Choice(search=search, schedule=schedule)
+        return SearchChoice(search=search, schedule=schedule)
     search, because = _search(schedule, setting, repeats=repeats, first=first)
     if schedule != AUTO:
-        return Choice(search=search, schedule=schedule, why={"search": because})
+        return SearchChoice(search=search, schedule=schedule, why={"search": because})
     schedule, reason = _schedule(setting, repeats=repeats)
-    return Choice(search=search, schedule=schedule, why={"search": because, "schedule": reason})
+    return SearchChoice(
+        search=search, schedule=schedule, why={"search": because, "schedule": reason}
+    )
 
 
 def check(search: Named, schedule: Named) -> None:

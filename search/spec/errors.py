@@ -137,8 +137,8 @@ def _wording(kind: str, ctx: dict[str, Any], value: Any) -> tuple[str, str]:
         return _WORDINGS[kind]
     match kind:
         # a validator's own problem and hint
-        case "value_error" if "; " in (told := str(ctx.get("error", ""))):
-            problem, _, hint = told.partition("; ")
+        case "value_error" if "; " in (text := str(ctx.get("error", ""))):
+            problem, _, hint = text.partition("; ")
             return problem, hint
         case "string_type":
             return "is not text", _QUOTES if isinstance(value, int | float) else "write text"

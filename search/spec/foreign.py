@@ -129,8 +129,8 @@ def _mode(value: Any) -> str:
 def _metric(value: Mapping[Any, Any]) -> str | None:
     if "name" not in value:
         return None
-    said = value.get("goal", value.get("mode", value.get("direction")))
-    mode = f"`mode: {as_mode(said) or said or 'min'}`{'' if said else ' (or max)'}"
+    direction = value.get("goal", value.get("mode", value.get("direction")))
+    mode = f"`mode: {as_mode(direction) or direction or 'min'}`{'' if direction else ' (or max)'}"
     return f"`metric: {_short(value['name'])}` and {mode}"
 
 

@@ -33,7 +33,7 @@ from regrow.search.secret import holds_secret, is_secret
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 from regrow.search.spec import parts
-from regrow.search.spec.auto import Choice, choose
+from regrow.search.spec.auto import SearchChoice, choose
 from regrow.search.spec.command import as_command
 from regrow.search.spec.rllib import RLlib
 from regrow.search.spec.station import Notify, Serve, When
@@ -296,7 +296,7 @@ class Keys(parts.Part):
         return env
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> SearchChoice:
         """The search and the schedule, with reasons for those left to regrow."""
         return choose(
             self.search,

@@ -39,10 +39,10 @@ def complete(schema: Json) -> Json:
         "Schedule": _choice("A scheduler", schedulers.REGISTRY),
     }
     for key, part in (("search", "Search"), ("schedule", "Schedule")):
-        told = {
+        kept = {
             name: schema["properties"][key][name] for name in ("default", "description", "title")
         }
-        schema["properties"][key] = {**told, "$ref": f"#/$defs/{part}"}
+        schema["properties"][key] = {**kept, "$ref": f"#/$defs/{part}"}
     schema["properties"]["space"] |= {
         "additionalProperties": _PARAMETER,
         "propertyNames": {"pattern": r"^[^.]+$"},
@@ -181,10 +181,10 @@ def _options(make: Any) -> Json:
             if default is None or default is inspect.Parameter.empty
             else {**form, "default": default}
         )
-    said = (inspect.getdoc(make) or "").split("\n\n")[0].replace("\n", " ")
+    description = (inspect.getdoc(make) or "").split("\n\n")[0].replace("\n", " ")
     return {
         "type": ["object", "null"],
-        "description": said,
+        "description": description,
         "properties": properties,
         "additionalProperties": False,
     }

@@ -374,7 +374,7 @@ class Trial(MediaLog):
         """Make this step the last one if it meets the experiment's conditions for that."""
         deadline, function = self._deadline, self._function
         if self._endings is not None:
-            self._endings.tell(float(metrics[self._job.objective] or 0.0))
+            self._endings.add(float(metrics[self._job.objective] or 0.0))
             self.enough = self._endings.why
         if self.enough is not None:
             pass

@@ -20,7 +20,7 @@ import ray
 
 from regrow.flows.coordinator import actor as actors
 from regrow.flows.coordinator.actor import RayCoordinatorClient, start_coordinator
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.relay import Relays
 from regrow.infra.log.reading import read_events
 from regrow.infra.machine.processes import is_running
@@ -84,7 +84,7 @@ def line(
         office.close()
         return
     request.getfixturevalue("cluster")
-    opening = Opening(
+    opening = SessionOpening(
         id=str(uuid4()),
         spec=SPEC.to_json(),
         slots=1,
@@ -167,7 +167,7 @@ def test_a_coordinator_that_comes_back_answers_as_if_it_had_never_gone(line: Lin
 
 
 def test_one_that_is_gone_for_good_is_said_to_be(cluster: None, tmp_path: Path) -> None:
-    opening = Opening(
+    opening = SessionOpening(
         id=str(uuid4()),
         spec=SPEC.to_json(),
         slots=1,
@@ -253,7 +253,7 @@ def test_however_many_wait_for_a_log_out_of_reach_the_driver_is_answered(
 ) -> None:
     store, gate = Gated(tmp_path / "store"), tmp_path / "store.gate"
     spec = Spec.parse({**SPEC.to_json(), "name": "contract", "trials": 1_100, "concurrency": 1_100})
-    opening = Opening(
+    opening = SessionOpening(
         id=str(uuid4()),
         spec=spec.to_json(),
         slots=1_100,

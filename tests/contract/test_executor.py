@@ -15,7 +15,7 @@ import pytest
 import ray
 
 from regrow.flows.coordinator.actor import RayCoordinatorClient, start_coordinator
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.infra.ray import groups
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.ray.executor import RayExecutor, Shared
@@ -100,7 +100,7 @@ def place(
         return
     connect(cpus=2, env={})
     try:
-        opening = Opening(
+        opening = SessionOpening(
             id=str(uuid4()),
             spec=spec.model_dump(mode="json"),
             slots=4,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.flows.coordinator.ledger import Ledger
@@ -455,7 +455,7 @@ class Session:
             self.restarts += 1
         more = {"stop": self.plan.more} if self._continued else {}
         spec, room = Spec.parse({**self.plan.spec, **more}), self.plan.room(0)
-        opening = Opening(
+        opening = SessionOpening(
             id=ID,
             spec=spec.to_json(),
             slots=room.slots,

@@ -156,7 +156,7 @@ def tried(algorithm: str, env: str, space: dict[str, Any], *until: int, **more: 
     rows: list[Row] = []
     with temporary_store() as store:
         one = OneTrial(
-            spec=spec, config=configuration(spec, 0, {}), number=0, store=store, told=rows.append
+            spec=spec, config=configuration(spec, 0, {}), number=0, store=store, show=rows.append
         )
         for most in until:
             ended = one.run(most, after=one.saved[-1] if one.saved else None)
@@ -311,9 +311,9 @@ def test_a_checkpoint_has_what_rllibs_own_lacks(tmp_path: Path) -> None:
         assert weights(second) == [of_learner] * (1 + len(of_runners))
         assert rates(second) == [0.002]
         result = second.train()
-        told = result["learners"]["default_policy"]
+        show = result["learners"]["default_policy"]
         assert (result["num_env_steps_sampled_lifetime"], result["training_iteration"]) == (128, 2)
-        assert told["curr_kl_coeff"] > 0.25, "it rises with each iteration, from 0.2"
+        assert show["curr_kl_coeff"] > 0.25, "it rises with each iteration, from 0.2"
         first.stop()
         second.stop()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events, replay
@@ -408,7 +408,7 @@ class Stage:
 
     def _open(self, *, new: bool) -> None:
         self._drivers += new
-        opening = Opening(
+        opening = SessionOpening(
             id="00000000-0000-0000-0000-000000000001",
             spec=self.spec.to_json(),
             slots=4,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.infra.log.reading import read_events
@@ -178,8 +178,8 @@ class Office:
         """What the driver sends to every worker."""
         return Job.of(self.spec, folder=self.spec.working_dir)
 
-    def _opening(self) -> Opening:
-        return Opening(
+    def _opening(self) -> SessionOpening:
+        return SessionOpening(
             id="00000000-0000-0000-0000-000000000001",
             spec=self.spec.to_json(),
             slots=self.slots,

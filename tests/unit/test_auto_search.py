@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regrow.flows.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.claim import SessionOpening, claimed
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.mlflow.parent_run import note
 from regrow.infra.state.experiments import Prepared, prepare
@@ -100,7 +100,7 @@ def spec(**changes: Any) -> Spec:
 def test_what_is_chosen(changes: dict[str, Any], search: str, schedule: str) -> None:
     given = spec(**changes)
     choice = given.choice
-    assert choice.told().partition(" (")[0] == f"search: {search}, schedule: {schedule}"
+    assert choice.describe().partition(" (")[0] == f"search: {search}, schedule: {schedule}"
     assert set(choice.why) == {
         key for key in ("search", "schedule") if getattr(given, key) == "auto"
     }
@@ -184,7 +184,7 @@ def test_a_log_that_names_no_search_is_of_a_version_whose_defaults_were_tpe_and_
     assert b"auto" not in line, "it has none of the new fields"
     history = History()
     history.apply(decode(line))
-    assert history.choice == auto.Choice(search="tpe", schedule="fifo")
+    assert history.choice == auto.SearchChoice(search="tpe", schedule="fifo")
     assert Spec.parse(history.spec.to_json()).search == "tpe", "written again it says so"
     run = Simulation(events=[old]).open().run()
     verified = verify(decode(encode(event)) for event in run.events)
@@ -199,7 +199,7 @@ def session(places: Places, given: Spec | None, driver: str, trials: int | None 
     assert (prepared.choice, prepared.spec) == (first.choice, first.spec), (
         "the flow finds what was found before it"
     )
-    opening = Opening(
+    opening = SessionOpening(
         id="00000000-0000-0000-0000-000000000001",
         spec=prepared.spec.model_dump(mode="json"),
         slots=1,
@@ -223,7 +223,7 @@ def test_a_session_with_more_trials_than_the_rule_would_have_keeps_the_choice(
 ) -> None:
     begun = session(places, spec(), "d1")
     assert begun.choice is not None
-    assert begun.choice.told() == (
+    assert begun.choice.describe() == (
         "search: mobster, schedule: hyperband (auto: 40 trials, 3 parameters; trials of at most 27 steps)"
     )
     for driver, given, trials in (

@@ -211,7 +211,7 @@ def test_the_rule_of_auto_expects_the_trials_of_a_budget() -> None:
     found = Spec.parse({**SPEC, "search": "auto", "budget": 3}).resolved
     assert found.schedule == {"hyperband": {"grace_period": 2, "guard": 0.2}}
     given = Spec.parse({**SPEC, "search": "auto", "budget": {"steps": 30 * STEPS}}).choice
-    assert "the steps of 30 trainings" in given.told()
+    assert "the steps of 30 trainings" in given.describe()
 
 
 def test_a_number_of_trials_that_is_little_work_is_foreseen() -> None:
@@ -239,7 +239,7 @@ def test_its_use_is_told(given: Any, standing: str, larger: str) -> None:
     history = simulation(spec("fifo", budget=given)).open().run().history
     told, _, of = forecast.standing(history, history.t_last, alive=False).partition(" of ")
     least, _, whole = standing.partition(" of ")
-    assert (of, limits.told(history)) == (whole, whole)
+    assert (of, limits.describe(history)) == (whole, whole)
     assert float(told) == pytest.approx(float(least), abs=0.1)
     assert limits.further(history) == [("budget", larger)]
     assert [event.percent for event in history.milestones] == [25, 50, 80]

@@ -28,7 +28,7 @@ def looked(callers: Callers, clock: Clock, *nodes: str, lease: float = 30.0) -> 
     """A moment later; the nodes that are to have a relay."""
     clock.now += 1.5
     assert callers.due()
-    callers.look(nodes, lease)
+    callers.adjust(nodes, lease)
     assert not callers.due()
     return tuple(node for node, _ in callers.take_wanted())
 

@@ -166,7 +166,7 @@ def test_whatever_is_decided_and_lost_the_total_is_exact_and_nothing_is_decided_
                 spec=spec, objective=objective, workers=workers, availability=machines
             ).open(run.events)
         elif what < 0.2 and run.history.closing is None:
-            run.tell(Closing(t=run.now, status="interrupted", why="by the user", by="user"))
+            run.record(Closing(t=run.now, status="interrupted", why="by the user", by="user"))
         elif what < 0.3 and run.running:
             run.fail(run.running[0].trial, "made to fail")
         assert len(run.events) < 20_000, "it does not come to an end"

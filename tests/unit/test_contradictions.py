@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from regrow.cli.app import app
-from regrow.flows.coordinator.claim import Opening
+from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.infra.log.log import Contradiction, CorruptLog, Log
 from regrow.infra.log.reading import read_events, replay, replayed, survey
@@ -124,7 +124,7 @@ def test_it_does_not_go_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_coordinator_that_finds_one_says_so_to_its_driver_and_writes_nothing() -> None:
     store = written(MemoryStore(), unsigned())
     before = store.list("")
-    opening = Opening(
+    opening = SessionOpening(
         id="x",
         spec=Spec.parse(SPEC).to_json(),
         slots=1,

@@ -191,13 +191,13 @@ def test_a_renamed_folder_is_listed_as_what_it_is_called_and_every_command_takes
 
 
 def test_from_its_next_session_on_the_log_of_a_renamed_folder_has_its_name(places: Places) -> None:
-    from regrow.flows.coordinator.claim import Opening, claimed
+    from regrow.flows.coordinator.claim import SessionOpening, claimed
 
     folder = written(places, "before").parent
     folder.rename(folder.with_name("after"))
     prepared = prepare(places, "after", None, trials=9, code=None)
     assert prepared.spec.name == "after"
-    opening = Opening(
+    opening = SessionOpening(
         id="x",
         spec=prepared.spec.to_json(),
         slots=1,

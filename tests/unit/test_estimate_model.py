@@ -249,7 +249,7 @@ def planned(kind: Any, machines: int, cost: float, hours: float, chance: float) 
     def one(value: float) -> estimating.Span:
         return estimating.Span(low=value, median=value, high=value)
 
-    return estimating.Forecast(
+    return estimating.ScenarioForecast(
         scenario=Scenario(kind=kind, machines=machines),
         seconds=one(hours * 3600),
         cost=one(cost),

@@ -52,7 +52,7 @@ def test_a_mistake_with_export_is_said_in_a_line(
 
 def test_an_interrupted_experiment_is_exported_as_it_stands(tmp_path: Path) -> None:
     run = exported.simulation().run(most_events=60)
-    run.tell(Closing(t=run.now, status="interrupted", why="by the user", by="user"))
+    run.record(Closing(t=run.now, status="interrupted", why="by the user", by="user"))
     history = run.run().history
     assert "paused" in {trial.state.value for trial in history.trials}
     tensorboard.write(rows_of(history), tmp_path / "tb")

@@ -23,7 +23,7 @@ from tests.unit.revived import SCHEDULES, simulated
 
 
 def halted(run: Simulation, trial: int) -> Simulation:
-    run.tell(Halted(t=run.now, trial=trial))
+    run.record(Halted(t=run.now, trial=trial))
     return run
 
 
@@ -60,7 +60,7 @@ def test_one_of_a_session_that_has_ended_does_not_continue_in_the_next(tmp_path:
     places = Places(root=str(tmp_path))
     run = simulated().open().run(most_events=12)
     number = min(run.history.running)
-    run.tell(Closing(t=run.now, status="stopped", why="", by="user"))
+    run.record(Closing(t=run.now, status="stopped", why="", by="user"))
     run.run()
     Log.open(places.store("simulated")).claim([encode(event) for event in run.events])
     store = places.store("simulated")

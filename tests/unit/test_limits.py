@@ -244,7 +244,7 @@ def rehearsed(seconds: float | None, *, deadline: float = HOUR) -> Simulation:
     objective = FunctionObjective(function=lambda *_: 1.0, spec=spec, seconds=STEP)
     begun = Simulation(spec=spec, objective=objective).open()
     if seconds is not None:
-        begun.tell(Rehearsed(t=1.0, seconds=seconds))
+        begun.record(Rehearsed(t=1.0, seconds=seconds))
     return begun
 
 
@@ -263,7 +263,7 @@ def test_what_the_end_took_in_a_rehearsal_is_kept_before_a_deadline(
 
 def test_the_longest_rehearsal_counts() -> None:
     begun = rehearsed(100.0)
-    begun.tell(Rehearsed(t=2.0, seconds=50.0))
+    begun.record(Rehearsed(t=2.0, seconds=50.0))
     assert limits.saved_by(begun.history, HOUR) == HOUR - 127.0
 
 

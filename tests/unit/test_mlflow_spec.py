@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from regrow.flows.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.claim import SessionOpening, claimed
 from regrow.infra.log.reading import replay
 from regrow.infra.mlflow.ui import runs_page
 from regrow.search.errors import SpecError
@@ -53,9 +53,9 @@ def test_what_they_do_not_take_is_told(changes: dict[str, Any], line: str) -> No
 def test_each_session_notes_what_it_was_told_and_the_environment_once() -> None:
     store = MemoryStore()
 
-    def opening(**changes: Any) -> Opening:
+    def opening(**changes: Any) -> SessionOpening:
         spec = Spec.parse({**SPEC, **changes}).model_dump(mode="json")
-        return Opening(
+        return SessionOpening(
             id="00000000-0000-0000-0000-000000000001",
             spec=spec,
             slots=1,

@@ -20,7 +20,7 @@ from regrow.search.samplers import make
 from regrow.search.samplers.acquisition import CubePoints, largest_improvement
 from regrow.search.samplers.base import Result, Watching
 from regrow.search.samplers.cube import modelled, position
-from regrow.search.samplers.mobster_model import MOST_SEEN, Model, normal_scores
+from regrow.search.samplers.mobster_model import MOST_SEEN, MobsterModel, normal_scores
 from regrow.search.samplers.step_scores import step_scores
 from regrow.search.space import Space
 from tests.unit.mixed_space import LINE, MIXED, loss, setting
@@ -264,7 +264,7 @@ def test_it_finds_what_is_good_in_few_trials() -> None:
 
 
 def test_more_than_it_can_look_at_is_sampled_by_what_it_is_worth() -> None:
-    model = Model(cube_of(LINE), 4)
+    model = MobsterModel(cube_of(LINE), 4)
     curves = {n: [(0.0, abs(n / 900 - 0.3)), (0.5, abs(n / 900 - 0.3))] for n in range(900)}
     points = {n: [n / 900] for n in curves}
     assert 2 * len(curves) > MOST_SEEN
@@ -364,7 +364,7 @@ def test_without_max_steps_a_trial_that_runs_has_no_value_yet() -> None:
 
 def test_of_more_full_trials_than_it_can_look_at_the_best_are_seen() -> None:
     curves = {n: [(1.0, abs(n / 1500 - 0.3))] for n in range(1500)}
-    process = Model(cube_of(LINE), 4).process({n: [n / 1500] for n in curves}, curves)
+    process = MobsterModel(cube_of(LINE), 4).process({n: [n / 1500] for n in curves}, curves)
     assert len(process._seen.values) == MOST_SEEN
     best = sorted(curves, key=lambda n: curves[n][0][1])[:20]
     assert {n / 1500 for n in best} <= {*process._seen.points[:, 0].tolist()}

@@ -18,7 +18,7 @@ from regrow.search.one_thread import on_one_thread
 from regrow.search.samplers import make
 from regrow.search.samplers.acquisition import CubePoints
 from regrow.search.samplers.cube import modelled
-from regrow.search.samplers.mobster_model import Model
+from regrow.search.samplers.mobster_model import MobsterModel
 from tests.unit.mixed_space import LINE, setting
 from tests.unit.replaying import on_paper, seed_of
 
@@ -97,7 +97,7 @@ def test_the_process_over_curves_has_one() -> None:
         seen.update(threads())
         return np.zeros((len(points), 1))
 
-    model = Model(CubePoints(LINE, modelled(LINE)), 3, looking)
+    model = MobsterModel(CubePoints(LINE, modelled(LINE)), 3, looking)
     points = {n: [n / 9] for n in range(9)}
     model.propose(points, {n: [(1.0, n / 9)] for n in range(9)}, {}, [], set(), 0)
     assert (seen, threads()) == ({1}, {2})

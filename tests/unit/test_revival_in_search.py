@@ -258,7 +258,7 @@ def test_an_evaluation_of_dehb_that_is_revived_ends_at_its_budget() -> None:
 
 
 def test_the_order_in_which_a_revived_trial_s_results_are_told_leaves_no_trace() -> None:
-    from regrow.search.samplers.told import supersedes
+    from regrow.search.samplers.result_rules import supersedes
 
     failed = Result(number=0, config={}, status="failed", intermediate=[(1, 0.1), (2, 0.2)])
     again = replace(failed, status="running", revived=1)

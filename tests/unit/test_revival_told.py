@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from regrow.flows.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.claim import SessionOpening, claimed
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.flows.session import SESSION, Session, handed_over
 from regrow.infra.log.log import Log
@@ -143,7 +143,7 @@ def test_a_coordinator_that_comes_back_does_not_wish_again() -> None:
     store = MemoryStore()
 
     async def session(driver: str) -> Ledger:
-        opening = Opening(
+        opening = SessionOpening(
             id="i",
             spec=BROKEN.spec.to_json(),
             slots=2,
@@ -257,7 +257,7 @@ def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(tmp_path: Pa
         assert session.retry_failed, "a user started it"
         assert handed_over(this) is session
         assert session.retry_failed, "its cluster was lost before the log had the request"
-        opening = Opening(
+        opening = SessionOpening(
             id=str(this),
             spec=session.prepared.spec.record(),
             slots=1,

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from regrow.flows.coordinator.claim import Opening, claimed
+from regrow.flows.coordinator.claim import SessionOpening, claimed
 from regrow.flows.session import Session
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events, replay
@@ -37,7 +37,7 @@ def places(tmp_path: Path) -> Places:
 
 def sit(prepared: Prepared, driver: str) -> None:
     """The coordinator's part of the beginning of a session."""
-    opening = Opening(
+    opening = SessionOpening(
         id="00000000-0000-0000-0000-000000000001",
         spec=prepared.spec.model_dump(mode="json"),
         slots=1,

@@ -252,7 +252,7 @@ def test_a_user_interrupts_and_the_next_session_goes_on() -> None:
     run = Simulation(spec=of, objective=function(of), workers=2).open()
     while not run.history.held:
         run.run(most_events=len(run.events) + 1)
-    run.tell(Closing(t=run.now, status="interrupted", why="by the user", by="user"))
+    run.record(Closing(t=run.now, status="interrupted", why="by the user", by="user"))
     run.run()
     assert run.history.closed is not None
     assert run.history.closed.status == "interrupted"

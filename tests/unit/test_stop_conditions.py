@@ -213,7 +213,7 @@ def test_target_and_plateau_of_a_trial(
     endings = Endings(Ending(**ending))
     found = None
     for step, value in enumerate(values, start=1):
-        endings.tell(value)
+        endings.add(value)
         if endings.why is not None and found is None:
             found = step
             assert Endings(Ending(**ending), values[:step]).why == endings.why, (

@@ -151,7 +151,7 @@ def test_a_trial_runs_here_and_goes_on_once_from_its_checkpoint(desk: Desk) -> N
 
 def test_a_step_is_told_before_the_next_one_begins_also_after_a_message_without_news() -> None:
     with temporary_store() as store:
-        one = OneTrial(spec=Spec.parse(SPEC), config={}, number=0, store=store, told=lambda _: None)
+        one = OneTrial(spec=Spec.parse(SPEC), config={}, number=0, store=store, show=lambda _: None)
         assert one.report(Progress(trial=0, attempt=1)).until == 1, (
             "the lease is renewed while the first step takes long"
         )

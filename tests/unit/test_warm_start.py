@@ -113,7 +113,7 @@ def test_stopped_and_failed_trials_are_taken_over_as_such_and_open_ones_are_not(
         made.run(most_events=12)
         made.fail(made.running[0].trial, "made to fail")
         made.run(most_events=30)
-        made.tell(Closing(t=made.now, status="interrupted", why="by the user", by="user"))
+        made.record(Closing(t=made.now, status="interrupted", why="by the user", by="user"))
 
     old = earlier(run)
     found, _ = known(old, spec(name="new"))

@@ -25,7 +25,7 @@ from regrow.integrations.optuna.trials import Trials
 from regrow.search.events import Answered, AnyEvent
 from regrow.search.history import History
 from regrow.search.planning.suggesting import next_queued
-from regrow.search.samplers.define_by_run_model import RELATIVE, Stopping, beforehand
+from regrow.search.samplers.define_by_run_model import RELATIVE, StoppableStudy, beforehand
 from regrow.search.samplers.external import External, Wanted
 from regrow.search.samplers.optuna_private import FoldedCmaEs
 from regrow.tasks.ports.store import Store
@@ -72,7 +72,7 @@ class AnsweringSampler:
         self._sampler, self._store, self._name = _folded(sampler), store, name
         self._history = History(name)
         self._mirror = Mirror(name, [StudyDirection.MINIMIZE])  # until the log tells more
-        self._study: Stopping | None = None
+        self._study: StoppableStudy | None = None
         self._dealt: set[int] = set()
         """Trials whose end was passed to the sampler, in any process."""
         self._noted: dict[int, dict[str, Any]] = {}
@@ -112,7 +112,7 @@ class AnsweringSampler:
         over = self._stopped(study)
         return Answered(t=now, about=wanted.trial, state=state, ended=ended, over=over)
 
-    def _stopped(self, study: Stopping) -> Literal["", "stopped"]:
+    def _stopped(self, study: StoppableStudy) -> Literal["", "stopped"]:
         """Return whether the sampler has stopped the study, which is announced once."""
         if self._over or not study.stopped:
             return ""
@@ -128,7 +128,7 @@ class AnsweringSampler:
             if number not in self._dealt and trials[number].state.final
         )
 
-    def _opened(self) -> Stopping:
+    def _opened(self) -> StoppableStudy:
         """Return the study, up to date with the log."""
         if self._study is None:
             self._mirror = mirror = Mirror(self._name, directions_of(self._history))
@@ -136,7 +136,7 @@ class AnsweringSampler:
                 mirror.set_study_user_attr(0, key, plain_value(kept))
             if self._history.trials:
                 self._sampler.reseed_rng()  # else it draws once more what it drew before
-            self._study = Stopping(Study(self._name, mirror, self._sampler, NopPruner()))
+            self._study = StoppableStudy(Study(self._name, mirror, self._sampler, NopPruner()))
             for key, value in self._of_study.items():
                 mirror.set_study_system_attr(0, key, value)
         ended, trials = set(self._ended()), Trials(self._history, self._store, texts=True)
@@ -158,7 +158,7 @@ class AnsweringSampler:
         }
         return found
 
-    def _after(self, study: Stopping, number: int) -> dict[str, Any]:
+    def _after(self, study: StoppableStudy, number: int) -> dict[str, Any]:
         """Tell the sampler that a trial has ended, which still runs in the study, as in Optuna.
         Return the attributes that it set.
         """
@@ -174,7 +174,7 @@ class AnsweringSampler:
         self._changed.discard(number)
         return found
 
-    def _value(self, study: Stopping, wanted: Wanted) -> Any:
+    def _value(self, study: StoppableStudy, wanted: Wanted) -> Any:
         distribution = json_to_distribution(json.dumps(wanted.distribution))
         trial = self._history.trials[wanted.trial]
         known, value = beforehand(wanted.name, distribution, trial.proposal_state)
@@ -183,7 +183,7 @@ class AnsweringSampler:
         here = self._mirror.get_trial(wanted.trial)
         return logged(self._sampler.sample_independent(study, here, wanted.name, distribution))
 
-    def _proposal(self, study: Stopping) -> dict[str, Any]:
+    def _proposal(self, study: StoppableStudy) -> dict[str, Any]:
         """Return the state of the next trial, which is in the study from now on."""
         number = len(self._history.trials)
         del self._mirror.all_trials[number:]

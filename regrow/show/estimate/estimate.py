@@ -8,7 +8,14 @@ from typing import Any
 
 from regrow.search.errors import SpecError
 from regrow.search.planning import estimating
-from regrow.search.planning.estimating import Forecast, Premises, Rates, Scenario, Span, recommended
+from regrow.search.planning.estimating import (
+    Premises,
+    Rates,
+    Scenario,
+    ScenarioForecast,
+    Span,
+    recommended,
+)
 from regrow.search.spec.keys import UNLIMITED
 from regrow.show.estimate.simulations import Simulations
 from regrow.show.estimate.sources import Sources
@@ -39,10 +46,10 @@ class Estimate:
     premises: Premises
     sources: Sources
     count: int
-    plans: Sequence[Forecast]
-    choice: Forecast
-    budgets: Sequence[Forecast]
-    more: tuple[Forecast, Forecast] | None
+    plans: Sequence[ScenarioForecast]
+    choice: ScenarioForecast
+    budgets: Sequence[ScenarioForecast]
+    more: tuple[ScenarioForecast, ScenarioForecast] | None
     extra: float
 
     @property
@@ -65,7 +72,7 @@ class Estimate:
         found = [one for curve in self.premises.curves for one in curve.seconds]
         return sum(found) / len(found)
 
-    def cheapest_other(self) -> Forecast | None:
+    def cheapest_other(self) -> ScenarioForecast | None:
         """Return the forecast for on-demand machines, as many as recommended, for comparison."""
         size, kind = self.choice.scenario.machines, "on-demand"
         found = (f for f in self.plans if f.scenario.kind == kind and f is not self.choice)
@@ -157,7 +164,7 @@ def as_data(found: Estimate) -> dict[str, Any]:
     }
 
 
-def _forecast(one: Forecast) -> dict[str, Any]:
+def _forecast(one: ScenarioForecast) -> dict[str, Any]:
     spans = ("seconds", "cost", "hours", "best", "trials")
     found: dict[str, Any] = asdict(one.scenario)
     for name in spans:
@@ -166,7 +173,7 @@ def _forecast(one: Forecast) -> dict[str, Any]:
     return {**found, "on_time": one.on_time, "within": one.within, "wasted": one.wasted}
 
 
-def rows(found: Estimate) -> Iterator[Forecast]:
+def rows(found: Estimate) -> Iterator[ScenarioForecast]:
     """Yield the forecasts of the table: all plans, then the budgets."""
     yield from found.plans
     yield from found.budgets

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from regrow.search.durations import in_words
-from regrow.search.planning.estimating import Forecast, Span
+from regrow.search.planning.estimating import ScenarioForecast, Span
 from regrow.show import web
 from regrow.show.estimate import words
 from regrow.show.estimate.estimate import Estimate, rows
@@ -127,7 +127,12 @@ def _value(found: Estimate) -> Figure:
 
 
 def _marks(
-    made: Figure, own: Sequence[Forecast], name: str, style: tuple[str, str, str], *, money: bool
+    made: Figure,
+    own: Sequence[ScenarioForecast],
+    name: str,
+    style: tuple[str, str, str],
+    *,
+    money: bool,
 ) -> None:
     colour, symbol, beside = style
     costs = [(one.cost if money and one.cost is not None else one.hours) for one in own]

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from regrow.infra.state.experiments import make_importable
 from regrow.search.options import chosen
 from regrow.search.planning.estimating import (
-    Forecast,
     Outcome,
     Premises,
     Scenario,
+    ScenarioForecast,
     simulated,
     summary,
 )
@@ -42,7 +42,7 @@ class Simulations:
     count: int | None = None
     _pool: ProcessPoolExecutor | None = field(init=False, default=None)
 
-    def forecasts(self, scenarios: Sequence[Scenario], *, more: int = 0) -> list[Forecast]:
+    def forecasts(self, scenarios: Sequence[Scenario], *, more: int = 0) -> list[ScenarioForecast]:
         """Return the forecast of each scenario. `more`: scenarios that are still to come."""
         tasks = [
             (one, number) for one in scenarios for number in range(self._number(scenarios, more))

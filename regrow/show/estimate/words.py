@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from regrow.search.durations import in_words
 from regrow.search.numbers import readable
-from regrow.search.planning.budget import told as budget_in_words
+from regrow.search.planning.budget import describe as budget_in_words
 from regrow.search.planning.estimating import HORIZON, LIKELY, Rates, Span
 from regrow.show.estimate.estimate import Estimate, rows
 from regrow.show.estimate.sources import BOOT_SECONDS

@@ -205,7 +205,7 @@ class Board:
         self.steps_done.add(event.t, 0)
         self.began = False
         if self.history.sessions == 1:
-            return [f"limits: {listed}"] if (listed := limits.told(self.history)) else []
+            return [f"limits: {listed}"] if (listed := limits.describe(self.history)) else []
         if not self.history.orphans:
             return ["continues"]
         absence: Absence = self.incidents.reopened(event, max(0.0, silent))

@@ -114,7 +114,7 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
         f"{spec.objective.mode} {one_line(spec.objective.name)}, ran {ran}, wasted steps"
         f" {history.lost_steps}"
     )
-    yield history.choice.told()
+    yield history.choice.describe()
     if (decision := judged(history)) is not None:
         yield decision
     yield spent(history, now if alive else history.t_last)

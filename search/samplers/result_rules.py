@@ -20,10 +20,10 @@ def supersedes(result: Result, before: Result | None) -> bool:
     one, and everything after a retry more than everything before it. So the order in which a
     trial's results arrive makes no difference.
     """
-    return before is None or _says(result) > _says(before)
+    return before is None or _weight(result) > _weight(before)
 
 
-def _says(result: Result) -> tuple[int, int, int]:
+def _weight(result: Result) -> tuple[int, int, int]:
     return result.revived, _RANK[result.status], len(result.intermediate)
 
 
@@ -42,7 +42,7 @@ def ended_value(result: Result) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
 
 
-def looks(curve: Iterable[tuple[int, float]], sign: float) -> list[tuple[int, float]]:
+def sampled(curve: Iterable[tuple[int, float]], sign: float) -> list[tuple[int, float]]:
     """Return the least cost so far of a curve of values, ordered by step: at the first step from
     each of 1, 3, 9, ... on, and at the last one.
     """
