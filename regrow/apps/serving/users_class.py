@@ -41,8 +41,8 @@ def found(path: str, folder: str) -> type[Served]:
         raise UserCodeError(
             f"--model: {path}: importing it raised {in_a_line(error)}", user_trace(error)
         ) from error
-    for wrong in _wrong(path, kind):
-        raise UserError(f"--model: {path}{wrong}")
+    for problem in _wrong(path, kind):
+        raise UserError(f"--model: {path}{problem}")
     made: type[Served] = kind
     return made
 
