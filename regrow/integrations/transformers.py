@@ -81,20 +81,21 @@ class Report(TrainerCallback):
             return
         values, self._measured = self._measured, {}
         written = Path(args.output_dir, f"checkpoint-{state.global_step}")
+
+        def of_others(_: str, names: list[str]) -> list[str]:
+            """Rank 0 copies all but other ranks' generators, each other rank its own."""
+            ranks = {
+                name: int(found[1]) if (found := _RANK.fullmatch(name)) else 0 for name in names
+            }
+            return [name for name, rank in ranks.items() if rank != self._trial.world.rank]
+
+        def save(folder: Path) -> None:
+            shutil.copytree(written, folder / CHECKPOINT, ignore=of_others)
+
         reports.report(
             self._trial,
             values,
             self._metric,
-            lambda folder: _copy(written, folder / CHECKPOINT, self._trial.world.rank),
+            save,
             lambda: setattr(control, "should_training_stop", True),
         )
-
-
-def _copy(source: Path, target: Path, rank: int) -> None:
-    """Copy the checkpoint: rank 0 all but other ranks' generators, each other rank its own."""
-
-    def others(_: str, names: list[str]) -> list[str]:
-        owners = {name: int(found[1]) if (found := _RANK.fullmatch(name)) else 0 for name in names}
-        return [name for name, owner in owners.items() if owner != rank]
-
-    shutil.copytree(source, target, ignore=others)

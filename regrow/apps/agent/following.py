@@ -29,7 +29,13 @@ def follow(agent: AgentProcess) -> AgentEnd | None:
     number, head = agent.agents.term, agent.agents.head
     if head is None:  # its cluster is starting
         return None
-    _check_versions(agent, head)
+    ours = versions()
+    for what, theirs in head.versions.items():
+        if ours.get(what) != theirs:
+            raise UserError(
+                f"{agent.leader} has {what} {theirs}, and this machine {ours.get(what)}: all agents"
+                f" need the same; install {what} {theirs} here"
+            )
     if not _is_called(agent, number, head):
         return None
     with ExitStack() as start:
@@ -78,29 +84,14 @@ def _has_started(agent: AgentProcess, node: OwnNode, number: int, contact: reach
         return False
     agent.started()
     agent.announce(f"{agent.me.id} works for {agent.leader}")
-    _announce_differences(agent)
-    return True
-
-
-def _check_versions(agent: AgentProcess, head: Head) -> None:
-    """Raise UserError if this installation differs from the leader's."""
-    ours = versions()
-    for what, theirs in head.versions.items():
-        if ours.get(what) != theirs:
-            raise UserError(
-                f"{agent.leader} has {what} {theirs}, and this machine {ours.get(what)}: all agents"
-                f" need the same; install {what} {theirs} here"
-            )
-
-
-def _announce_differences(agent: AgentProcess) -> None:
-    """Tell which packages differ from those that the last leader's driver recorded."""
+    # Packages may differ from those that the last leader's driver recorded.
     with suppress(RegrowError):
         last_opened = survey(agent.store).described
         if last_opened is not None and (
             line := differences(last_opened.environment.get("packages", {}))
         ):
             agent.announce(line)
+    return True
 
 
 def _is_called(agent: AgentProcess, number: int, head: Head) -> bool:

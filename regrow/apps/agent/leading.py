@@ -31,8 +31,6 @@ from regrow.tasks.process import background
 
 HANDOVER_SECONDS = 50.0
 """Seconds that a driver has to save its trials and close the log."""
-_WRONG_INPUT = 2
-"""The driver's exit code for what is wrong with the input or this machine."""
 
 
 def claim(agent: AgentProcess, waited: float) -> AgentEnd | None:
@@ -137,7 +135,10 @@ def _drive(
                     agent.announce("another agent leads now")
                     return None, None
                 if (why := agent.notices.why) is not None:
-                    return Over(why=why), _hand_over(agent, driver, why)
+                    agent.announce(f"{why}: all trials save, and another agent leads next")
+                    driver.signal(signal.SIGTERM)
+                    driver.is_gone_in(HANDOVER_SECONDS)
+                    return Over(why=why), AgentEnd(why=why)
                 if not node.is_alive():
                     return Over(why=f"Ray's head on {agent.me.host} ended"), None
                 time.sleep(TICK)
@@ -151,21 +152,13 @@ def _drive(
         tries += 1
         code = None if driver.child is None else driver.child.returncode
         why = f"the driver on {agent.me.host} ended with exit code {code}"
-        if code == _WRONG_INPUT:
+        if code == 2:  # the input or this machine is wrong
             raise UserError(why)
         if tries > TRIES:
             raise RegrowError(why)
         agent.announce(f"{why}; it is started again")
         time.sleep(pauses.after(time.monotonic() - began))
         driver = _driver(agent, head, retry_failed=retry_requested(agent.store, agent.request.name))
-
-
-def _hand_over(agent: AgentProcess, driver: Supervised, why: str) -> AgentEnd:
-    """Have the driver save all trials and close the log, as this agent has to leave."""
-    agent.announce(f"{why}: all trials save, and another agent leads next")
-    driver.signal(signal.SIGTERM)
-    driver.is_gone_in(HANDOVER_SECONDS)
-    return AgentEnd(why=why)
 
 
 def _how_it_ended(agent: AgentProcess) -> Over | None:

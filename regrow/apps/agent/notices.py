@@ -42,10 +42,6 @@ class Notices:
         with suppress(metadata.Unanswered):
             self._cloud = cloud.poll() or self._cloud
 
-    def is_idle(self, why: str) -> None:
-        """Take note that the machine is needed no more."""
-        self.idle = why
-
     @property
     def why(self) -> str | None:
         """The reason to leave; None: none."""

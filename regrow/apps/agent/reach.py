@@ -26,16 +26,10 @@ dead yet. TCP sends again at intervals that double, so that Ray's connections fi
 is back as late again, and Ray's health check gives a node 65 s (measured, Ray 2.60).
 """
 _MOST_BYTES = 128
-_READ_SECONDS = 1.0
-"""Seconds for all of a call: others wait meanwhile."""
-_PAUSE_SECONDS = 0.1
-"""Seconds to wait after a call that could not be taken."""
 _FAR = "192.0.2.1"
 """An address reserved for documentation; nothing is sent there."""
 _SIOCGIFADDR = 0x8915
 """Linux's request for the address of an interface."""
-_LONGEST_NAME = 15
-"""Bytes of an interface's name."""
 
 
 def own_address(towards: str = _FAR) -> str:
@@ -45,18 +39,14 @@ def own_address(towards: str = _FAR) -> str:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((towards, 9))
         return str(probe.getsockname()[0])
-    return next(_of_interfaces(), "127.0.0.1")
-
-
-def _of_interfaces() -> Iterator[str]:
-    """Yield the addresses of this machine's interfaces, but for loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # it has none
-                asked = struct.pack("256s", name.encode()[:_LONGEST_NAME])
+                asked = struct.pack("256s", name.encode()[:15])  # the longest name
                 address = socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, asked)[20:24])
                 if not address.startswith("127."):
-                    yield address
+                    return address
+    return "127.0.0.1"
 
 
 def refuses(address: str) -> bool:
@@ -150,7 +140,7 @@ def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
                 with connection:
                     calls.accept(_read(connection))
             except OSError:  # of this caller's, too few descriptors, or the end of the block
-                over.wait(_PAUSE_SECONDS)
+                over.wait(0.1)
 
     background.start(listen, name="calls")
     try:
@@ -164,7 +154,7 @@ def waiting(address: str, port: int, nonce: str) -> Iterator[Calls]:
 
 def _read(connection: socket.socket) -> bytes:
     """Return what a caller says until it has ended, within limits. Raises OSError."""
-    received, deadline = b"", time.monotonic() + _READ_SECONDS
+    received, deadline = b"", time.monotonic() + 1.0  # others wait meanwhile
     while len(received) < _MOST_BYTES and (left := deadline - time.monotonic()) > 0:
         connection.settimeout(left)
         if not (more := connection.recv(_MOST_BYTES - len(received))):

@@ -83,7 +83,7 @@ def _leave(
 ) -> None:
     """Have the agent leave if its machine was not used for `most` seconds."""
     if unused(history, agent.me.id, time.time()) >= most:
-        agent.notices.is_idle(f"its machine had no trial for {in_words(most)}")
+        agent.notices.idle = f"its machine had no trial for {in_words(most)}"
 
 
 def _followed(

@@ -39,10 +39,14 @@ def take_part(request: Request, say: Callable[[str], None]) -> AgentEnd:
         return over
     here, nonce = request.address or reach.own_address(), secrets.token_hex(16)
     port = 0 if request.ports is None else request.ports.call
+    host = socket.gethostname()
+    plain = host.partition(".")[0].lower()
+    # as labels and keys of a store allow it
+    name = "".join(one if one.isascii() and one.isalnum() else "-" for one in plain)[:32]
     with listening(request.ends) as notices, reach.waiting(here, port, nonce) as calls:
         me = AgentMember(
-            id=f"{_host()}-{uuid.uuid4().hex[:6]}",
-            host=socket.gethostname(),
+            id=f"{name}-{uuid.uuid4().hex[:6]}",
+            host=host,
             process=os.getpid(),
             joined=time.time(),
             address=here,
@@ -116,9 +120,3 @@ def _over_before(request: Request, say: Callable[[str], None]) -> AgentEnd | Non
         if not line.startswith("working_dir"):  # it may be another one on each machine
             say(f"{line}, if this agent leads")
     return None
-
-
-def _host() -> str:
-    """Return this machine's name as labels and keys of a store allow it."""
-    name = socket.gethostname().partition(".")[0].lower()
-    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name)[:32]

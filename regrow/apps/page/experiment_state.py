@@ -90,6 +90,12 @@ class ExperimentState:
         running = history.closed is None and alive
         spent = cost.of(history, now if running else history.t_last)
         failed = len(history.by_state[TrialState.FAILED])
+        course = self.climb.course("")
+        reached = [
+            (at, value)
+            for at, value in zip(course.steps, course.value, strict=True)
+            if value is not None
+        ]
         return Summary(
             name=history.spec.name,
             status=status(history, alive=alive),
@@ -100,7 +106,7 @@ class ExperimentState:
             share=board.share(),
             best=None if found is None else found.trial.number,
             value=None if found is None else found.counts,
-            spark=self._spark(),
+            spark=tuple(series.sample(reached, POINTS)),
             spent_steps=board.spent,
             survived=max(0, board.incidents.count - failed),
             failed=failed,
@@ -113,15 +119,6 @@ class ExperimentState:
             flow_run=history.opened.flow_run if history.opened is not None else None,
             versions=tuple(summaries.versions(history)[-VERSIONS:]),
         )
-
-    def _spark(self) -> tuple[tuple[int, float], ...]:
-        course = self.climb.course("")
-        reached = [
-            (at, value)
-            for at, value in zip(course.steps, course.value, strict=True)
-            if value is not None
-        ]
-        return tuple(series.sample(reached, POINTS))
 
 
 def status(history: History, *, alive: bool) -> str:

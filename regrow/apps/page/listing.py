@@ -44,7 +44,14 @@ def listing(summaries: Sequence[Summary], asked: ListQuery) -> Listing:
     """Return what is asked of the experiments, in their order. An experiment with several tags is
     in the group of each.
     """
-    found = [one for one in summaries if _matches(one, asked)]
+    found = [
+        one
+        for one in summaries
+        if asked.q.lower() in one.name.lower()
+        and (not asked.tag or asked.tag in one.tags)
+        and (not asked.version or asked.version in one.versions)
+        and (asked.state is None or asked.state == one.status)
+    ]
     states = Counter(one.status for one in summaries)
     tags = Counter(tag for one in summaries for tag in one.tags)
     versions = Counter(version for one in summaries for version in one.versions)
@@ -82,15 +89,6 @@ def words(asked: ListQuery) -> str:
     found += [f"version “{asked.version}” of the code"] if asked.version else []
     found += [f"the state {asked.state}"] if asked.state else []
     return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
-
-
-def _matches(one: Summary, asked: ListQuery) -> bool:
-    return (
-        asked.q.lower() in one.name.lower()
-        and (not asked.tag or asked.tag in one.tags)
-        and (not asked.version or asked.version in one.versions)
-        and (asked.state is None or asked.state == one.status)
-    )
 
 
 _KEYS: dict[str, Callable[[Summary], Sequence[str]]] = {

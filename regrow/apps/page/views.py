@@ -17,7 +17,7 @@ from regrow.search import schedulers
 from regrow.search.history import History, waste
 from regrow.search.numbers import money, readable
 from regrow.show.live import text, words
-from regrow.show.live.incidents import Absence, Loss
+from regrow.show.live.incidents import Loss
 from regrow.show.report.report import duration, tiles
 from regrow.show.views import agents, machine_use, summaries
 from regrow.show.views.comparison import (
@@ -140,7 +140,11 @@ def latest_messages(fold: ExperimentState) -> list[dict[str, Any]]:
         if isinstance(incident, Loss):
             lines.append((incident.t, words.loss(incident) + _went_on(incident), True))
         else:
-            lines.append((incident.t, _absence(incident), True))
+            absence = (
+                f"the driver was gone for {words.seconds(incident.seconds)}; of the"
+                f" {len(incident.lost)} trials that ran then {len(incident.back)} run again"
+            )
+            lines.append((incident.t, absence, True))
     newest = sorted(lines, key=lambda line: line[0])[-MOST_MESSAGES:]
     return [{"at": moment(t), "text": line, "loss": loss} for t, line, loss in reversed(newest)]
 
@@ -150,13 +154,6 @@ def _went_on(loss: Loss) -> str:
     if loss.back_s is not None:
         return f"; it continued {words.back(loss)}{also}"
     return f"{' for good' if loss.final else '; it has not continued yet'}{also}"
-
-
-def _absence(absence: Absence) -> str:
-    return (
-        f"the driver was gone for {words.seconds(absence.seconds)}; of the {len(absence.lost)}"
-        f" trials that ran then {len(absence.back)} run again"
-    )
 
 
 def decisions(fold: ExperimentState) -> dict[str, Any]:
@@ -263,15 +260,12 @@ def comparison(
         ]
         drawn = pictures.chart(curves, across, f"best {view['metric']} so far")
         found["charts"].append({"title": f"By {across.partition(',')[0]}", "drawn": drawn})
+    rows = outcomes(view, title=f"best {view['metric']}", duration=duration, count=",")
     return {
         **found,
-        "outcomes": cells(_outcomes(view)),
+        "outcomes": cells(rows),
         "settings": settings([best_configuration(one) for one in courses]),
     }
-
-
-def _outcomes(view: dict[str, Any]) -> Iterator[ComparisonRow]:
-    return outcomes(view, title=f"best {view['metric']}", duration=duration, count=",")
 
 
 def cells(rows: Iterable[ComparisonRow]) -> list[dict[str, Any]]:

@@ -130,15 +130,11 @@ class Following:
             for one in self.source.candidates(self.history, wanted.trial)
             if one.manifest not in self.refused and (rank is None or one.rank < rank)
         ]
-        return found if self._passing is None else self._passed(found, self._passing)
-
-    def _passed(
-        self, found: list[CandidateCheckpoint], passing: GateEvaluator
-    ) -> list[CandidateCheckpoint]:
-        """Return those that the gate accepts. A rejection of the best one is logged once."""
+        if (passing := self._passing) is None:
+            return found
         passed = [one for one in found if passing.passes(one.trial, one.step)]
         if found and found[0] not in passed and found[0].manifest not in self._turned:
-            self._turned.add(found[0].manifest)
+            self._turned.add(found[0].manifest)  # the rejection of the best one is logged once
             turned = passing.describe(found[0].trial, found[0].step)
             _LOG.info("the gate %s turned away %s", passing.gate.text, turned)
             self.standing.refuses(f"{self.name}: {turned} does not meet {passing.gate.text}")

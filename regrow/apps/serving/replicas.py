@@ -236,5 +236,4 @@ class Replicas:
             return list(self._children.values())
 
     def _label(self, number: int) -> str:
-        """Name a process, for people."""
         return f"replica {number}" if self._setup.ray is None else "the process that deploys on Ray"

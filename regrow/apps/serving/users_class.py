@@ -29,7 +29,7 @@ def found(path: str, folder: str) -> type[Served]:
         )
     try:
         with as_a_script(path, folder):
-            kind = find(path, folder)
+            kind: Any = find(path, folder)
     except SpecError as wrong:
         hint = (
             "" if wrong.hint.startswith("install it") else f"; {wrong.hint}" if wrong.hint else ""
@@ -41,12 +41,8 @@ def found(path: str, folder: str) -> type[Served]:
         raise UserCodeError(
             f"--model: {path}: importing it raised {in_a_line(error)}", user_trace(error)
         ) from error
-    return _checked(path, kind)
-
-
-def _checked(path: str, kind: Any) -> type[Served]:
-    for wrong in _wrong(path, kind):
-        raise UserError(f"--model: {path}{wrong}")
+    for problem in _wrong(path, kind):
+        raise UserError(f"--model: {path}{problem}")
     made: type[Served] = kind
     return made
 
@@ -104,7 +100,12 @@ class Computing:
     def run(self, inputs: list[Any]) -> Sequence[Result]:
         """Return each input's result; the inputs of a batch that raises are computed singly."""
         try:
-            return [self._dump(output) for output in self._outputs(inputs)]
+            outputs = list(self._model.predict(inputs))
+            if len(outputs) != len(inputs):
+                raise ValueError(
+                    f"predict returned {len(outputs)} outputs for {len(inputs)} inputs"
+                )
+            return [self._dump(output) for output in outputs]
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             if len(inputs) == 1:
                 return [error]
@@ -121,12 +122,6 @@ class Computing:
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             return error
         return None if isinstance(result, bytes) else result
-
-    def _outputs(self, inputs: list[Any]) -> list[Any]:
-        outputs = list(self._model.predict(inputs))
-        if len(outputs) != len(inputs):
-            raise ValueError(f"predict returned {len(outputs)} outputs for {len(inputs)} inputs")
-        return outputs
 
 
 def example_of(kind: type[Served], sample: str | None) -> BaseModel | None:

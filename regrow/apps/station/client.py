@@ -195,7 +195,6 @@ def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> 
 
 
 def _shown(log: Subscription, viewer: Viewer) -> Iterator[Batch]:
-    """Show each batch of the log, then yield it."""
     for batch in log:
         if batch.trouble is None:
             viewer.apply(batch.segments)

@@ -71,7 +71,14 @@ def main() -> None:
     for module in MODULES:
         importlib.import_module(module)
     if head:
-        _join(head["address"], folder)
+        from regrow.flows.coordinator.actor import prepare_coordinator
+        from regrow.infra.ray import cluster
+        from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
+
+        cluster.connect(address=head["address"], env={})
+        prepare_coordinator(folder / "drivers" / f"{os.getpid()}.order")
+        workers = min(WARM, capacity.cpus())
+        _warm.extend(cluster.warm_up(workers, TRIAL_MODULES, runtime_env=TRIAL_ENV))
     with _Post(folder, head.get("pid")) as post:
         background.start(_end_with_worker, post, name="worker-gone")
         order, line = post.await_order()
@@ -130,17 +137,6 @@ class _Post:
         with self._file.open("r+") as into:
             into.write(json.dumps(what))
             into.truncate()
-
-
-def _join(address: str, folder: Path) -> None:
-    """Join the station's cluster and start the processes that a session needs."""
-    from regrow.flows.coordinator.actor import prepare_coordinator
-    from regrow.infra.ray import cluster
-    from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
-
-    cluster.connect(address=address, env={})
-    prepare_coordinator(folder / "drivers" / f"{os.getpid()}.order")
-    _warm.extend(cluster.warm_up(min(WARM, capacity.cpus()), TRIAL_MODULES, runtime_env=TRIAL_ENV))
 
 
 def _end_with_worker(post: _Post) -> None:

@@ -38,8 +38,6 @@ LOOK_SECONDS = 2.0
 """Interval of the checks whether the flow run was cancelled."""
 _OF_THE_STATION = ("RAY_", "PREFECT_")
 """Prefixes of variables that point to the station's cluster and server."""
-_KEPT = 20
-"""How many of the last lines are reported if the command failed."""
 
 
 def run_on_cluster(
@@ -155,13 +153,19 @@ def _followed(
     ) as process:
         assert process.stdout is not None
         poll = partial(_stop_if_cancelled, client, run, this.name, places)
+
+        def interrupt(*_: object) -> None:
+            """Interrupt the command like Ctrl-C: the experiment continues on its cluster."""
+            process.send_signal(signal.SIGINT)
+            raise KeyboardInterrupt
+
         with (
             background.every(LOOK_SECONDS, poll, name="cancelled"),
-            _ended_with_this(process),
+            handling({signal.SIGTERM: interrupt}),
         ):
             for line in process.stdout:
                 say(line.rstrip())
-                last = [*last, line.rstrip()][-_KEPT:]
+                last = [*last, line.rstrip()][-20:]  # reported if the command failed
             code = process.wait()
     with suppress(RegrowError):
         take_stop_requests(places.store(this.name))  # a request that arrived after the end
@@ -181,15 +185,3 @@ def _stop_if_cancelled(client: SyncPrefectClient, run: FlowRun, name: str, place
             request_stop(places.store(name))
             return True
     return False
-
-
-@contextmanager
-def _ended_with_this(process: subprocess.Popen[str]) -> Iterator[None]:
-    """On SIGTERM, interrupt the command like Ctrl-C: the experiment continues on its cluster."""
-
-    def end(*_: object) -> None:
-        process.send_signal(signal.SIGINT)
-        raise KeyboardInterrupt
-
-    with handling({signal.SIGTERM: end}):
-        yield

@@ -31,10 +31,6 @@ NO_KEEPER = "REGROW_STATION_NO_KEEPER"
 """Set if something else, such as systemd, restarts the supervisor."""
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StationPart:
     """A process of the station.
@@ -49,7 +45,7 @@ class StationPart:
     name: str
     command: list[str]
     environment: Mapping[str, str]
-    ready: Callable[[], bool] = _always
+    ready: Callable[[], bool] = lambda: True
     after: tuple[str, ...] = ()
     grace: float = 5.0
 

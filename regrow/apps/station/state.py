@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,11 @@ def station_status(station: Station, places: Places) -> StationStatus:
         parts["prefect"] = _part(server["pid"], since, restarts)
     parts |= station.parts()
     sizes = _memory([int(part["pid"]) for part in parts.values() if part["pid"]])
-    busy = record.drivers(station.folder, idle=False)
+    busy = [known for _, known in record.drivers(station.folder, idle=False)]
+    running = {str(known["name"]) for known in busy if known.get("name")}
+    if any(not known.get("name") for known in busy):
+        # A driver learns the experiment of a flow run only after it took the order.
+        running |= {name for name in places.experiments() if runs_here(places, name)}
     return StationStatus(
         station=station,
         pages=[
@@ -126,7 +130,7 @@ def station_status(station: Station, places: Places) -> StationStatus:
             PartState(name=name, **part, memory=sizes.get(part["pid"], 0))
             for name, part in parts.items()
         ],
-        running=_running(places, [known for _, known in busy]),
+        running=sorted(running),
         scheduled=_scheduled(places),
         served=serving(station, places),
         troubles=aside.troubles(places),
@@ -151,16 +155,6 @@ def serving(station: Station, places: Places) -> list[Serving]:
             status = msgspec.structs.replace(status, url="", main=None, canary=None)
         found.append(Serving(name=name, running=pid > 0, status=status))
     return found
-
-
-def _running(places: Places, busy: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the experiments that drivers run. A driver learns the experiment of a
-    flow run only after it took the order.
-    """
-    found = {str(known["name"]) for known in busy if known.get("name")}
-    if any(not known.get("name") for known in busy):
-        found |= {name for name in places.experiments() if runs_here(places, name)}
-    return sorted(found)
 
 
 def _scheduled(places: Places) -> list[str]:

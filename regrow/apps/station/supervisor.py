@@ -62,7 +62,7 @@ class RunningPart:
     )
     asked: int = 0
     """When the settings of a server were last written, 0 before the first check."""
-    steady: bool = field(default=False)
+    steady: bool = False
     """Whether it has been ready since its start."""
 
     @property
@@ -187,7 +187,12 @@ class Supervisor:
         while not self._ended.wait(LOOK_SECONDS):
             self._keep_servers()
             for running in self._running:
-                self._see_to(running)
+                if running.alive:
+                    running.steady = running.steady or running.part.ready()
+                elif running.process is not None:
+                    running.ended(running.process)
+                elif time.monotonic() >= running.due and self._are_ready(running.part.after):
+                    running.start()
             if (now := {one.part.name: _describe(one) for one in self._running}) != written:
                 record.write(self._folder / "parts.json", now)
                 written = now
@@ -214,14 +219,6 @@ class Supervisor:
                 if running.asked and not running.alive:
                     served.standing(self._places, name).unlink(missing_ok=True)
                 running.asked = written
-
-    def _see_to(self, running: RunningPart) -> None:
-        if running.alive:
-            running.steady = running.steady or running.part.ready()
-        elif running.process is not None:
-            running.ended(running.process)
-        elif time.monotonic() >= running.due and self._are_ready(running.part.after):
-            running.start()
 
     def _are_ready(self, names: tuple[str, ...]) -> bool:
         return all(

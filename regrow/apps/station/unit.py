@@ -43,6 +43,7 @@ def text(places: Places, working: Path, *, host: str | None = None) -> str:
     kept = {
         name: value for name in _FORWARDED if (value := os.environ.get(name)) and "@" not in value
     }
+    start = " ".join(_quoted(word).replace("$", "$$") for word in command)
     lines = "".join(
         f"Environment={_quoted(f'{name}={value}')}\n"
         for name, value in {NO_KEEPER: "1", **kept}.items()
@@ -52,7 +53,7 @@ Description=regrow's station of {places.root.replace("%", "%%")}
 StartLimitIntervalSec=0
 
 [Service]
-ExecStart={" ".join(map(_argument, command))}
+ExecStart={start}
 WorkingDirectory={str(working).replace("%", "%%")}
 {lines}Restart=always
 RestartSec=5
@@ -82,10 +83,6 @@ def write(places: Places, working: Path, *, host: str | None = None) -> list[str
             f" disable --now {file.name}"
         ),
     ]
-
-
-def _argument(word: str) -> str:
-    return _quoted(word).replace("$", "$$")
 
 
 def _quoted(word: str) -> str:

@@ -109,7 +109,12 @@ class Worker:
         """Do the one-time setup once Prefect answers."""
         ensure_pool(client)
         auto_restart.ensure(client)
-        self._take_up(client)
+        # Reschedule the flow runs that the end of the previous station interrupted.
+        file = self._folder / UNFINISHED
+        for run in read_record(file).get("flow_runs", []):
+            with suppress(ObjectNotFound, ValueError):
+                auto_restart.take_up(client, UUID(run))
+        file.unlink(missing_ok=True)
         self._prepared = True
 
     def _keep_spare(self) -> None:
@@ -171,7 +176,6 @@ class Worker:
             auto_restart.go_on(client, self._places)
 
     def _start_due(self, client: SyncPrefectClient) -> None:
-        """Start, skip and cancel flow runs as planned."""
         found = {str(one.id): one for one in _due(client)}
         self._tries.keep(found.keys())
         for run, (driver, when, _) in list(self._handed.items()):
@@ -215,7 +219,12 @@ class Worker:
     def _do(self, client: SyncPrefectClient, action: Action, found: Mapping[str, FlowRun]) -> None:
         match action:
             case StartRun(run):
-                self._start(client, found[run])
+                if auto_restart.given_up(client, found[run], self._places):
+                    return
+                if (taken := hand_over(self._folder, {"flow_run": run})) is not None:
+                    line, driver = taken
+                    line.close()
+                    self._handed[run] = driver, time.monotonic(), _schedule(found[run])
             case Skip(run, why):
                 client.set_flow_run_state(
                     UUID(run), Cancelled(name="Skipped", message=why), force=True
@@ -232,22 +241,6 @@ class Worker:
             client.set_flow_run_state(
                 run.id, Failed(message=f"it could not be begun {TRIES} times: {why}"), force=True
             )
-
-    def _start(self, client: SyncPrefectClient, run: FlowRun) -> None:
-        if auto_restart.given_up(client, run, self._places):
-            return
-        if (taken := hand_over(self._folder, {"flow_run": str(run.id)})) is not None:
-            line, driver = taken
-            line.close()
-            self._handed[str(run.id)] = driver, time.monotonic(), _schedule(run)
-
-    def _take_up(self, client: SyncPrefectClient) -> None:
-        """Reschedule the flow runs that the end of the previous station interrupted."""
-        file = self._folder / UNFINISHED
-        for run in read_record(file).get("flow_runs", []):
-            with suppress(ObjectNotFound, ValueError):
-                auto_restart.take_up(client, UUID(run))
-        file.unlink(missing_ok=True)
 
     def _end_drivers(self) -> None:
         """Kill idle drivers, and ask busy ones to end as Ctrl-C would."""

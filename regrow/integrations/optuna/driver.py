@@ -67,58 +67,54 @@ class DriverProcess:
         return True
 
 
-class Apart:
-    """Runs a session in a process of its own. `coordinator`: reached during the session."""
+def run_apart(
+    coordinator: DriverProcess,
+    *,
+    name: str,
+    spec: Spec,
+    places: Places,
+    code: str,
+    announce: Callable[[str], None],
+    hold: str,
+) -> None:
+    """Run a session in a process of its own, and return when it has ended. Raises what ended it.
+    `coordinator`: reached during the session.
+    """
+    request = {
+        "name": name,
+        "spec": spec.to_json(),
+        "root": places.root,
+        "code": code,
+        "hold": hold,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    requests, output = process.stdin, process.stdout
+    assert requests is not None
+    assert output is not None
+    writing = threading.Lock()
 
-    def __init__(self, coordinator: DriverProcess) -> None:
-        self._coordinator = coordinator
+    def call(*what: Any) -> None:
+        with writing:
+            requests.write(json.dumps(what) + "\n")
+            requests.flush()
 
-    def run(
-        self,
-        *,
-        name: str,
-        spec: Spec,
-        places: Places,
-        code: str,
-        announce: Callable[[str], None],
-        hold: str,
-    ) -> None:
-        """Run the session, and return when it has ended. Raises what ended it."""
-        request = {
-            "name": name,
-            "spec": spec.to_json(),
-            "root": places.root,
-            "code": code,
-            "hold": hold,
-        }
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        requests, output = process.stdin, process.stdout
-        assert requests is not None
-        assert output is not None
-        writing = threading.Lock()
-
-        def call(*what: Any) -> None:
-            with writing:
-                requests.write(json.dumps(what) + "\n")
-                requests.flush()
-
-        raised: BaseException | None = None
-        with process, self._coordinator.through(call):
-            call(request)
-            for line in output:
-                if line.startswith(_SAID):
-                    announce(json.loads(line.removeprefix(_SAID)))
-                elif line.startswith(_RAISED):
-                    raised = pickle.loads(bytes.fromhex(line.removeprefix(_RAISED)))  # noqa: S301 - of a child of this process
-        if raised is not None:
-            raise raised
-        if process.returncode not in (0, INTERRUPTED):
-            raise RegrowError(f"the process that drove {name} ended with {process.returncode}")
+    raised: BaseException | None = None
+    with process, coordinator.through(call):
+        call(request)
+        for line in output:
+            if line.startswith(_SAID):
+                announce(json.loads(line.removeprefix(_SAID)))
+            elif line.startswith(_RAISED):
+                raised = pickle.loads(bytes.fromhex(line.removeprefix(_RAISED)))  # noqa: S301 - of a child of this process
+    if raised is not None:
+        raise raised
+    if process.returncode not in (0, INTERRUPTED):
+        raise RegrowError(f"the process that drove {name} ended with {process.returncode}")
 
 
 INTERRUPTED = 3

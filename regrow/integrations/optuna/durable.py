@@ -464,8 +464,14 @@ class StudyOfTrial:
     def __call__(self, trial: OurTrial) -> Study:
         study, history, follower = self.read = self.read or self._begun()
         changed: set[int] = set()
+
+        def apply(event: AnyEvent) -> None:
+            history.apply(event)
+            if hasattr(event, "trial"):
+                changed.add(event.trial)
+
         for segments in available(follower):
-            fold(study.store, partial(_noted, history, changed), segments)
+            fold(study.store, apply, segments)
         study.put(history, changed)
         study.inside(trial)
         return study
@@ -482,9 +488,3 @@ class StudyOfTrial:
         study = Study(self.name, places, mirror, None, None, stored=history.spec)
         study.take(history)
         return study, history, follower
-
-
-def _noted(history: History, changed: set[int], event: AnyEvent) -> None:
-    history.apply(event)
-    if hasattr(event, "trial"):
-        changed.add(event.trial)

@@ -19,7 +19,7 @@ from regrow.infra.log.follower import Follower
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import Batch, Subscription, available
 from regrow.infra.state.places import Places
-from regrow.integrations.optuna.driver import Apart, DriverProcess, in_main_thread
+from regrow.integrations.optuna.driver import DriverProcess, in_main_thread, run_apart
 from regrow.integrations.optuna.mirror import Mirror
 from regrow.integrations.optuna.objective import Objective
 from regrow.integrations.optuna.trials import Trials
@@ -77,7 +77,14 @@ class Follow:
         finally:
             if self._history.created is not None:  # else what went wrong before is the error
                 mirror.replace_all(Trials(self._history, self._store))
-        self._judge(objective.function)
+        if self._raised is not None:
+            raise self._raised
+        if self._failure is not None:
+            number, last = self._failure.number, self._failure.attempts[-1]
+            raise raised(objective.function, number, last.message, last.trace)
+        closed = self._history.closed
+        if closed is not None and closed.status == "interrupted":
+            raise KeyboardInterrupt
 
     def _runner(
         self, session: Any, stored: Any, objective: Objective, spec: Spec, places: Places
@@ -103,7 +110,7 @@ class Follow:
             return partial(run_inline, **common, given=objective, reached=through)
         common |= {"code": code, "announce": self._log.info}
         if not in_main_thread():
-            return partial(Apart(self._coordinator).run, **common)
+            return partial(run_apart, self._coordinator, **common)
         return partial(session, **common, given=objective, watch=self._coordinator.reached)
 
     @property
@@ -119,16 +126,6 @@ class Follow:
     def stop(self) -> None:
         """Have no further trial begin; those that run end by themselves."""
         self._coordinator.call("enough")
-
-    def _judge(self, function: Callable[[Any], Any]) -> None:
-        if self._raised is not None:
-            raise self._raised
-        if self._failure is not None:
-            last = self._failure.attempts[-1]
-            raise raised(function, self._failure.number, last.message, last.trace)
-        closed = self._history.closed
-        if closed is not None and closed.status == "interrupted":
-            raise KeyboardInterrupt
 
     def _end(self) -> None:
         """Ask the session to end. Without a coordinator, the next batch asks again."""

@@ -52,7 +52,20 @@ def form(value: Any, name: str, keep: KeepFile, *, exact: bool) -> Any:
             return found
     except (_Foreign, RecursionError, UnicodeEncodeError):
         pass
-    return _filed(value, name, keep)
+    from ray import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(value)
+    except Exception as error:  # a user's class may raise anything
+        raise NotKept(f"it cannot be pickled ({error})") from error
+    if len(data) > MOST_BYTES:
+        raise NotKept(f"pickled, it has {len(data):,} bytes, and {MOST_BYTES:,} are the most")
+    with tempfile.TemporaryDirectory(prefix="regrow-") as folder:
+        file = Path(folder) / "object.pkl"
+        file.write_bytes(data)
+        keep(name, file)
+    digest = hashlib.sha256(data).hexdigest()
+    return {OBJECT: "file", "name": name, "sha256": digest, "text": described(value)}
 
 
 def described(value: Any) -> str:
@@ -152,27 +165,6 @@ def _named(module: str, name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
-
-
-def _filed(value: Any, name: str, keep: KeepFile) -> dict[str, Any]:
-    from ray import cloudpickle
-
-    try:
-        data: bytes = cloudpickle.dumps(value)
-    except Exception as error:  # a user's class may raise anything
-        raise NotKept(f"it cannot be pickled ({error})") from error
-    if len(data) > MOST_BYTES:
-        raise NotKept(f"pickled, it has {len(data):,} bytes, and {MOST_BYTES:,} are the most")
-    with tempfile.TemporaryDirectory(prefix="regrow-") as folder:
-        file = Path(folder) / "object.pkl"
-        file.write_bytes(data)
-        keep(name, file)
-    return {
-        OBJECT: "file",
-        "name": name,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "text": described(value),
-    }
 
 
 def _loaded(found: Mapping[str, Any], store: Store, trial: int) -> Any:

@@ -69,7 +69,10 @@ class AnsweringSampler:
     """The study as the sampler sees it, in its process."""
 
     def __init__(self, sampler: BaseSampler, store: Store, name: str) -> None:
-        self._sampler, self._store, self._name = _folded(sampler), store, name
+        if type(sampler) is CmaEsSampler:  # this one notes trials in the log in place of pickles
+            sampler = copy.copy(sampler)
+            sampler.__class__ = FoldedCmaEs
+        self._sampler, self._store, self._name = sampler, store, name
         self._history = History(name)
         self._mirror = Mirror(name, [StudyDirection.MINIMIZE])  # until the log tells more
         self._study: StoppableStudy | None = None
@@ -212,15 +215,6 @@ class AnsweringSampler:
             if new:
                 found[place] = new
         return found
-
-
-def _folded(sampler: BaseSampler) -> BaseSampler:
-    """Return the sampler; of CMA-ES, one that notes trials in the log in place of pickles."""
-    if type(sampler) is not CmaEsSampler:
-        return sampler
-    found = copy.copy(sampler)
-    found.__class__ = FoldedCmaEs
-    return found
 
 
 def _plain(value: Any) -> bool:

@@ -35,33 +35,24 @@ def schedule(pruner: pruners.BasePruner) -> PrunerSchedule:
     name = type(pruner).__name__
     if type(pruner) is not getattr(pruners, name, None) or name not in _OURS:
         return PrunerSchedule(form="fifo", asks_pruner=True)
+    if name == "NopPruner":
+        return PrunerSchedule(form="fifo")
     given = {option: value for option, (_, value) in options(pruner).items()}
-    match name:
-        case "NopPruner":
-            return PrunerSchedule(form="fifo")
-        case "SuccessiveHalvingPruner":
-            factor = given["reduction_factor"]
-            grace = (given["min_resource"] or 1) * factor ** given["min_early_stopping_rate"]
-            _no_bootstrap(name, given)
-            return PrunerSchedule(
-                form={"asha": {"grace_period": grace, "reduction_factor": factor}},
-                first=1,
-                max_steps=MOST,
-            )
-        case "HyperbandPruner":
-            _no_bootstrap(name, given)
-            most = given["max_resource"]
-            if not isinstance(most, int):
-                raise UserError(
-                    "pruner: HyperbandPruner has to know the last step: write max_resource=100, for"
-                    " 100 steps"
-                )
-            halving = {
-                "grace_period": given["min_resource"],
-                "reduction_factor": given["reduction_factor"],
-            }
-            return PrunerSchedule(form={"async_hyperband": halving}, first=1, max_steps=most)
-    return PrunerSchedule(form="fifo", asks_pruner=True)
+    if given["bootstrap_count"]:
+        raise UserError(f"pruner: {name}(bootstrap_count=...) is not there; leave it out")
+    factor = given["reduction_factor"]
+    if name == "SuccessiveHalvingPruner":
+        grace = (given["min_resource"] or 1) * factor ** given["min_early_stopping_rate"]
+        form = {"asha": {"grace_period": grace, "reduction_factor": factor}}
+        return PrunerSchedule(form=form, first=1, max_steps=MOST)
+    most = given["max_resource"]
+    if not isinstance(most, int):
+        raise UserError(
+            "pruner: HyperbandPruner has to know the last step: write max_resource=100, for 100"
+            " steps"
+        )
+    halving = {"grace_period": given["min_resource"], "reduction_factor": factor}
+    return PrunerSchedule(form={"async_hyperband": halving}, first=1, max_steps=most)
 
 
 def keeps_schedule(spec: Spec, *, given: bool) -> bool:
@@ -79,8 +70,3 @@ def stored_schedule(spec: Spec) -> PrunerSchedule:
     clock = spec.step_metric
     first = 0 if clock is None else clock.first
     return PrunerSchedule(form=form, first=first, max_steps=spec.max_steps)
-
-
-def _no_bootstrap(name: str, given: dict[str, Any]) -> None:
-    if given["bootstrap_count"]:
-        raise UserError(f"pruner: {name}(bootstrap_count=...) is not there; leave it out")

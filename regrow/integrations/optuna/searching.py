@@ -65,14 +65,17 @@ def _known(
     if kind == "PartialFixedSampler":
         return _partly_fixed(given, name)
     if kind == "GridSampler":
-        return Search(
-            form=_form("RandomSampler", {}), seed=chance, cells=_cells(given["search_space"][1])
-        )
+        space = given["search_space"][1]
+        names = sorted(space)
+        combined = itertools.product(*(space[name] for name in names))
+        cells = tuple(dict(zip(names, cell, strict=True)) for cell in combined)
+        return Search(form=_form("RandomSampler", {}), seed=chance, cells=cells)
     chosen: dict[str, Any] = {}
     for option, (default, value) in given.items():
         if option in _NOT_OPTIONS or value is NOT_THERE or value is default or value == default:
             continue
-        if default is None and _of_optuna(value):
+        module = getattr(value, "__module__", None) or type(value).__module__
+        if default is None and module.partition(".")[0] == "optuna":
             continue  # a default object that its class creates for None
         if not _plain(value):
             return None
@@ -95,21 +98,6 @@ def _chance(name: str) -> int:
 
 def _form(kind: str, chosen: dict[str, Any]) -> dict[str, Any]:
     return {"define_by_run": {"sampler": kind, **({"options": chosen} if chosen else {})}}
-
-
-def _cells(space: dict[str, Sequence[Any]]) -> tuple[dict[str, Any], ...]:
-    """Return all combinations, in the order of the names."""
-    names = sorted(space)
-    return tuple(
-        dict(zip(names, cell, strict=True))
-        for cell in itertools.product(*(space[name] for name in names))
-    )
-
-
-def _of_optuna(value: Any) -> bool:
-    """Return whether an object or a function is defined in Optuna."""
-    module = getattr(value, "__module__", None) or type(value).__module__
-    return module.partition(".")[0] == "optuna"
 
 
 def _plain(value: Any) -> bool:

@@ -44,7 +44,13 @@ class Storage:
 
     def begin(self, directions: Sequence[StudyDirection]) -> list[StudyDirection]:
         """Create the study there unless it is there, and return its directions."""
-        self._log_start()
+        known = len(self.trials())
+        where = redacted(self._storage) if isinstance(self._storage, str) else "the storage"
+        taken = f"its {known} trials are taken over from {where}" if known else f"copied to {where}"
+        get_logger("optuna.study").info(
+            f"storage: the study {self._name} is kept in the state of regrow; {taken}, and new ones"
+            " are added there after each optimize"
+        )
         return self._made(directions).directions
 
     def trials(self) -> list[FrozenTrial]:
@@ -75,15 +81,6 @@ class Storage:
                     study_name=self._name, storage=self._storage, directions=directions
                 )
         return self._study
-
-    def _log_start(self) -> None:
-        known = len(self.trials())
-        where = redacted(self._storage) if isinstance(self._storage, str) else "the storage"
-        taken = f"its {known} trials are taken over from {where}" if known else f"copied to {where}"
-        get_logger("optuna.study").info(
-            f"storage: the study {self._name} is kept in the state of regrow; {taken}, and new ones"
-            " are added there after each optimize"
-        )
 
 
 def _portable(trial: FrozenTrial) -> FrozenTrial:

@@ -45,7 +45,15 @@ def load(algorithm: Any, folder: Path) -> dict[str, Any]:
 
     The learning rates, and all other settings, are those of the algorithm's configuration.
     """
-    _restore(algorithm, str((folder / STATE).resolve()))
+    from ray.rllib.utils.checkpoints import Checkpointable
+
+    path = str((folder / STATE).resolve())
+    if algorithm.env_runner_group is None:
+        # BC, MARWIL and IQL: RLlib would update env runners all the same, and raise AttributeError.
+        # Evaluation gets its weights before each evaluation anyway.
+        Checkpointable.restore_from_path(algorithm, path)
+    else:
+        algorithm.restore_from_path(path)
     if (saved := folder / BUFFER).exists() and (buffer := _buffer(algorithm)) is not None:
         with saved.open("rb") as file:
             buffer.set_state(pickle.load(file))  # noqa: S301 - written by this experiment, verified by its manifest
@@ -56,20 +64,6 @@ def load(algorithm: Any, folder: Path) -> dict[str, Any]:
     )
     _bring_env_runners_up_to_date(algorithm)
     return beside
-
-
-def _restore(algorithm: Any, path: str) -> None:
-    """Restore what RLlib saved.
-
-    RLlib then updates env runners even if there are none, and raises AttributeError: BC, MARWIL and
-    IQL are restored without that. Evaluation gets its weights before each evaluation anyway.
-    """
-    from ray.rllib.utils.checkpoints import Checkpointable
-
-    if algorithm.env_runner_group is None:
-        Checkpointable.restore_from_path(algorithm, path)
-    else:
-        algorithm.restore_from_path(path)
 
 
 def _buffer(algorithm: Any) -> Any:

@@ -25,17 +25,14 @@ FIRST_ITERATIONS = 200
 
 def trainable(job: Job, found: Any) -> Callable[[Trial], object] | None:
     if job.rllib is not None:
-        configure = partial(settings.configured, job.rllib, folder=job.folder, gpus=_gpus())
+        import ray
+
+        gpus = float(len(ray.get_gpu_ids())) if ray.is_initialized() else 0.0
+        configure = partial(settings.configured, job.rllib, folder=job.folder, gpus=gpus)
         return partial(_run, job, configure, job.rllib.replay_buffer)
     if configures(found):
         return partial(_run, job, partial(called, found, path=job.trainable), True)
     return None
-
-
-def _gpus() -> float:
-    import ray
-
-    return float(len(ray.get_gpu_ids())) if ray.is_initialized() else 0.0
 
 
 def _run(

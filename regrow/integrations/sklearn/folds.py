@@ -67,6 +67,8 @@ class Folds:
 
     def _fold(self, candidate: Mapping[str, Any], number: int) -> dict[str, float]:
         estimator = clone(self.estimator).set_params(**clone(dict(candidate), safe=False))
+        # A NaN raises, too, so that the trial fails with its exception.
+        raises = self.error_score == "raise" or np.isnan(self.error_score)
         found = cross_validate(
             estimator,
             self.X,
@@ -75,14 +77,9 @@ class Folds:
             scoring=self.scoring,
             params=dict(self.params),
             return_train_score=self.train_scores,
-            error_score=self._error_score(),
+            error_score="raise" if raises else self.error_score,
         )
         return {name: float(value[0]) for name, value in found.items()}
-
-    def _error_score(self) -> Any:
-        """Return the error score; "raise" for NaN, so that the trial fails with its exception."""
-        raises = self.error_score == "raise" or np.isnan(self.error_score)
-        return "raise" if raises else self.error_score
 
     def _objective(self, found: Mapping[str, float]) -> str:
         """Return the score that ranks trials: the one to refit by; without one, the first."""

@@ -158,7 +158,6 @@ class RandomizedSearchCV(model_selection.RandomizedSearchCV):
         return result
 
     def _choose(self, metric: Any) -> None:
-        """Set the attributes of the best candidate."""
         if not self.refit and self.multimetric_:
             return
         self.best_index_ = self._select_best_index(self.refit, metric, self.cv_results_)

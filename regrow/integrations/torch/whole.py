@@ -21,13 +21,7 @@ def export(folder: Path | str, file: Path | str) -> list[str]:
     of the models, the optimizers and the others takes: whole, also where workers had shards, and on
     the CPU. Generators are left out. Raises UserError for a folder without such a checkpoint.
     """
-    parts = _state_dicts(Path(folder))
-    torch.save(parts, file)
-    return list(parts)
-
-
-def _state_dicts(folder: Path) -> dict[str, Any]:
-    saved = CheckpointFolder(folder)
+    saved = CheckpointFolder(Path(folder))
     if ABOUT not in saved.keys:
         raise UserError(f"rg.torch: the checkpoint in {folder} was not saved by rg.torch.State")
     (about,) = saved.objects(ABOUT)
@@ -51,4 +45,5 @@ def _state_dicts(folder: Path) -> dict[str, Any]:
             found[name] = numbered(packed, restored(rest))
         else:
             found[name] = {**own, **restored(rest)} if own else restored(rest)
-    return found
+    torch.save(found, file)
+    return list(found)

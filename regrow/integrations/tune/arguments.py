@@ -82,20 +82,15 @@ class Arguments(Mapping[str, Any]):
 
     def unused(self) -> list[str]:
         """Return a line for each argument that was set, and not read."""
-        return [
-            f"{self._who}: {name}={_shown(value)} is not used{_why(name)}"
-            for name, value in self._given.items()
-            if name not in self._read and not _same(value, self._defaults.get(name))
-        ]
-
-
-def _why(name: str) -> str:
-    return f": {_WHY[name]}" if name in _WHY else ""
-
-
-def _shown(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        lines = []
+        for name, value in self._given.items():
+            if name in self._read or _same(value, self._defaults.get(name)):
+                continue
+            text = " ".join(repr(value).split())
+            shown = text if len(text) <= 60 else f"{text[:57]}..."
+            why = f": {_WHY[name]}" if name in _WHY else ""
+            lines.append(f"{self._who}: {name}={shown} is not used{why}")
+        return lines
 
 
 def _same(one: Any, other: Any) -> bool:

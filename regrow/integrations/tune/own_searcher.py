@@ -105,11 +105,13 @@ class AnsweringSearcher:
         """See External."""
         if wanted is None or wanted.name:
             return None
+        from ray.tune.search import Searcher
+
         self._take_up()
         suggested = self._searcher.suggest(self._id(wanted.trial))
         if suggested is None:
             return None
-        if suggested == _finished():
+        if suggested == Searcher.FINISHED:
             return Answered(t=now, over="finished")
         values = plain(suggested, type(self._searcher).__name__)
         return Answered(t=now, about=wanted.trial, values=values, state=self._keep())
@@ -226,9 +228,3 @@ def plain(suggested: Any, who: str) -> dict[str, Any]:
     except (TypeError, ValueError, OverflowError) as error:
         problem = f"suggested what a log cannot hold: {error}"
     raise SpecError("search_alg", who, problem, "return a map of numbers, texts, lists and maps")
-
-
-def _finished() -> Any:
-    from ray.tune.search import Searcher
-
-    return Searcher.FINISHED

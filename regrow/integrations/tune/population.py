@@ -17,8 +17,6 @@ from regrow.search.space import Choice, Constant, Domain, Float, Int, Space
 
 DRAWS = 256
 """Number of draws from a function, to find the range of its values."""
-_DECADES = 20.0
-"""Positive values over more than this factor may get a logarithmic range."""
 
 
 Beginning = Domain | Sequence[Any]
@@ -108,18 +106,13 @@ def _domain(name: str, given: Any, seed: int, say: Callable[[str], None]) -> Dom
         problem = "is no domain, list or function"
         key = f"hyperparam_mutations.{name}"
         raise SpecError(key, repr(given), problem, "write tune.uniform(0, 1)")
-    domain = _of_function(given, seed)
+    with seeded(seed):  # the log stores a domain: it can store no function
+        domain = _of_values([_plain(given()) for _ in range(DRAWS)])
     say(
         f"hyperparam_mutations: {name} is given by a function; {DRAWS} values of it make"
         f" {domain.to_json()}"
     )
     return domain
-
-
-def _of_function(function: Callable[[], Any], seed: int) -> Domain:
-    """Estimate a function's domain from its values: a log can store a domain, no function."""
-    with seeded(seed):
-        return _of_values([_plain(function()) for _ in range(DRAWS)])
 
 
 def _plain(value: Any) -> Any:
@@ -134,7 +127,8 @@ def _of_values(values: list[Any]) -> Domain:
         return Choice(values=tuple(distinct))
     low, high = min(distinct), max(distinct)
     middle = sorted(values)[len(values) // 2]
-    log = low > 0 and math.log(high / low) > math.log(_DECADES) and middle < (low + high) / 4
+    # positive values over more than a factor of 20, most of them small
+    log = low > 0 and math.log(high / low) > math.log(20.0) and middle < (low + high) / 4
     if all(isinstance(v, int) for v in distinct):
         return Int(low=int(low), high=int(high), log=log)
     return Float(low=low, high=high, log=log)

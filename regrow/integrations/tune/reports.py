@@ -1,8 +1,8 @@
 """Reads the results that trials reported from the log, in the form in which Ray Tune writes them.
 
-`TuneReports` reads; `Folders` writes `params.json`, `params.pkl`, `result.json` and `progress.csv`
-of a trial into a folder of its own in the experiment's state. These are views: each can be made
-again from the log, and nothing of ours reads them.
+`TuneReports` reads; `written_folder` writes `params.json`, `params.pkl`, `result.json` and
+`progress.csv` of a trial into a folder of its own in the experiment's state. These are views: each
+can be made again from the log, and nothing of ours reads them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from regrow.records import TrialResult
 from regrow.result import Result as Log
 from regrow.search.events import Row
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports.store import Missing, StoreError
+from regrow.tasks.ports.store import Missing, Store, StoreError
 
 PARAMS, PICKLED = "params.json", "params.pkl"
 RESULTS, PROGRESS = "result.json", "progress.csv"
@@ -71,35 +71,33 @@ class TuneReports:
             before = total
 
 
-class Folders:
-    """Writes the folders of trials into the state, `<state>/<experiment>/<trial>/`."""
+def written_folder(
+    log: Log, name: str, config: Mapping[str, Any], rows: list[dict[str, Any]]
+) -> str:
+    """Write a trial's folder `<state>/<experiment>/<trial>/`, as far as it changed, and return its
+    path or URL. A state that cannot be written has none: its results are read all the same.
+    """
+    from ray import cloudpickle
 
-    def __init__(self, log: Log) -> None:
-        self._places, self._name = Places.at(log.state), log.name
-        self._store = self._places.store(log.name)
+    places = Places.at(log.state)
+    store = places.store(log.name)
+    lines = (f"{_json({**nested(row), 'config': config})}\n" for row in rows)
+    with suppress(StoreError, UserError):
+        _put(store, f"{name}/{PARAMS}", _json(config, indent=2, sort_keys=True).encode())
+        _put(store, f"{name}/{PICKLED}", cloudpickle.dumps(dict(config)))
+        _put(store, f"{name}/{RESULTS}", "".join(lines).encode())
+        _put(store, f"{name}/{PROGRESS}", _csv(rows).encode())
+    return places.address(log.name, name)
 
-    def written(self, name: str, config: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
-        """Write a trial's folder, as far as it changed, and return its path or URL. A state that
-        cannot be written has none: its results are read all the same.
-        """
-        lines = (f"{_json({**nested(row), 'config': config})}\n" for row in rows)
-        from ray import cloudpickle
 
-        with suppress(StoreError, UserError):
-            self._put(f"{name}/{PARAMS}", _json(config, indent=2, sort_keys=True).encode())
-            self._put(f"{name}/{PICKLED}", cloudpickle.dumps(dict(config)))
-            self._put(f"{name}/{RESULTS}", "".join(lines).encode())
-            self._put(f"{name}/{PROGRESS}", _csv(rows).encode())
-        return self._places.address(self._name, name)
-
-    def _put(self, key: str, data: bytes) -> None:
-        try:
-            if self._store.read(key) == data:
-                return
-            self._store.delete([key])
-        except Missing:
-            pass
-        self._store.create(key, data)
+def _put(store: Store, key: str, data: bytes) -> None:
+    try:
+        if store.read(key) == data:
+            return
+        store.delete([key])
+    except Missing:
+        pass
+    store.create(key, data)
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

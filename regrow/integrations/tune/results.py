@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from regrow.infra.log.reading import replay
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.private import TRIAL_INDEX, default_storage
-from regrow.integrations.tune.reports import EAGER, Folders, TuneReports
+from regrow.integrations.tune.reports import EAGER, TuneReports, written_folder
 from regrow.integrations.tune.session import FILES, ITERATION, flat, nested
 from regrow.integrations.tune.templates import Suggested, render
 from regrow.records import TrialResult
@@ -59,7 +59,7 @@ class Result:
         """The trial's own folder, a path or a URL: params.json, result.json and progress.csv, as
         Tune writes them.
         """
-        return Folders(self._log).written(self.trial_id, self.config, self._rows)
+        return written_folder(self._log, self.trial_id, self.config, self._rows)
 
     @property
     def filesystem(self) -> Any:
@@ -244,7 +244,11 @@ class ResultGrid:
         """
         if len(self) == 1:
             return self._results[0]
-        metric, mode = self._chosen(metric, mode)
+        metric, mode = metric or self._metric, mode or self._mode
+        if not isinstance(metric, str):
+            raise ValueError("no metric is given: write get_best_result(metric=..., mode=...)")  # noqa: TRY004 - as Ray raises it
+        if not isinstance(mode, str):
+            raise ValueError("no mode is given: write get_best_result(mode='min' or 'max')")  # noqa: TRY004 - as Ray raises it
         finite = filter_nan_and_inf
         values = [result.value(metric, mode, scope, finite=finite) for result in self._results]
         known = {number: value for number, value in enumerate(values) if value is not None}
@@ -261,21 +265,12 @@ class ResultGrid:
         """
         import pandas as pd
 
-        return pd.DataFrame(
-            [self._row(result, filter_metric, filter_mode) for result in self._results]
-        )
-
-    def _row(self, result: Result, metric: str | None, mode: str | None) -> dict[str, Any]:
-        settings = {f"config/{key}": value for key, value in flat(result.config).items()}
-        return {**result.row(metric, mode), "logdir": result.path, **settings}
-
-    def _chosen(self, metric: str | None, mode: str | None) -> tuple[str, str]:
-        metric, mode = metric or self._metric, mode or self._mode
-        if not isinstance(metric, str):
-            raise ValueError("no metric is given: write get_best_result(metric=..., mode=...)")  # noqa: TRY004 - as Ray raises it
-        if not isinstance(mode, str):
-            raise ValueError("no mode is given: write get_best_result(mode='min' or 'max')")  # noqa: TRY004 - as Ray raises it
-        return metric, mode
+        rows = []
+        for result in self._results:
+            settings = {f"config/{key}": value for key, value in flat(result.config).items()}
+            report = result.row(filter_metric, filter_mode)
+            rows.append({**report, "logdir": result.path, **settings})
+        return pd.DataFrame(rows)
 
     def __len__(self) -> int:
         return len(self._results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from regrow.integrations.tune.arguments import Arguments
@@ -15,8 +15,6 @@ from regrow.search.errors import SpecError
 
 _BY_NAME = {"random": "random", "variant_generator": "random", "optuna": "tpe", "hyperopt": "tpe"}
 """Our sampler for each searcher that is given by its name."""
-_IN_TUNE = ("BasicVariantGenerator",)
-"""Searchers whose replacement is not announced: they also draw at random."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +33,7 @@ class Searching:
     mode: Any = None
     space: Mapping[str, Any] | None = None
     defined: Callable[[Any], dict[str, Any] | None] | None = None
-    points: tuple[dict[str, Any], ...] = field(default=())
+    points: tuple[dict[str, Any], ...] = ()
     own: Any = None
 
 
@@ -66,7 +64,7 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
             return _as_it_is(made, made, say)
         wrapper.searcher = made
         return _as_it_is(whole, made, say)
-    if name not in _IN_TUNE:
+    if name != "BasicVariantGenerator":  # which draws at random, as ours does
         say(f"search: {name} is regrow's {search}")
     seeds = [given.get(key) for key in ("seed", "random_state_seed", "random_state")]
     seed = next((one for one in seeds if isinstance(one, int)), 0)

@@ -70,7 +70,9 @@ class Reporting:
         name: str,
     ) -> None:
         self.trial, self._stop, self._config, self.name = trial, stop, config, name
-        remembered = self._remembered()
+        remembered: dict[str, float] = {}
+        if trial.restored is not None:
+            remembered = json.loads((trial.restored / BESIDE).read_text())
         self._before = remembered.get(TOTAL, 0.0)
         self._sums: dict[str, Any] = {
             name: remembered[name] for name in SUMS.values() if name in remembered
@@ -106,15 +108,13 @@ class Reporting:
         metric = self.trial.metric
         if metric in full:
             numbers[metric] = full[metric]  # a trial whose metric is no number fails with its value
-        own = self._process() if step == self._since + 1 else {}
-        self.trial.keep_exactly(_exact(full) | own)
+        exact = _exact(full)
+        if step == self._since + 1:  # only the first result tells of the process
+            from ray.util import get_node_ip_address
+
+            exact.update(zip(PROCESS, (os.getpid(), get_node_ip_address()), strict=True))
+        self.trial.keep_exactly(exact)
         self.trial.report(numbers, checkpoint=save and self._saving(save, total))
-
-    def _process(self) -> dict[str, Any]:
-        """Return what Tune's results tell of the process, which the first one has here."""
-        from ray.util import get_node_ip_address
-
-        return dict(zip(PROCESS, (os.getpid(), get_node_ip_address()), strict=True))
 
     def _saving(self, save: Save, total: float) -> Save:
         def write(folder: Path) -> None:
@@ -124,12 +124,6 @@ class Reporting:
             (folder / BESIDE).write_text(json.dumps(kept))
 
         return write
-
-    def _remembered(self) -> dict[str, float]:
-        if self.trial.restored is None:
-            return {}
-        found: dict[str, float] = json.loads((self.trial.restored / BESIDE).read_text())
-        return found
 
 
 def trial_info(

@@ -109,7 +109,9 @@ def _group(
     space: dict[str, Any] = {}
     template: dict[Any, Any] = {}
     for key, value in given.items():
-        name = _name(key, space)
+        name = str(key).replace(".", "_") or "_"
+        while name in space or name in _RESERVED:
+            name += "_"
         node, template[key] = _entry(value, (*path, name))
         if node is not None:
             space[name] = node
@@ -162,14 +164,6 @@ def holds_domain(value: Any) -> bool:
     return isinstance(value, sample.Domain) or (
         isinstance(value, list) and any(map(holds_domain, value))
     )
-
-
-def _name(key: Any, taken: Mapping[str, Any]) -> str:
-    """Return a valid name: not empty, without dots, not taken, and without another meaning."""
-    name = str(key).replace(".", "_") or "_"
-    while name in taken or name in _RESERVED:
-        name += "_"
-    return name
 
 
 def _plain(value: Any) -> Any:

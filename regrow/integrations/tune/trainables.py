@@ -76,7 +76,11 @@ class Trainable:
             if isinstance(self.theirs, type):
                 _run_class(self.theirs, config, reporting, info)
             else:
-                kept = folder if self.root is None else _kept(self.root, self.experiment, info.name)
+                kept = folder
+                if self.root is not None:
+                    # `Result.path` names it: files that the user's function writes there remain.
+                    kept = os.path.join(self.root, self.experiment, info.name)
+                    os.makedirs(kept, mode=0o700, exist_ok=True)
                 _run_function(self.theirs, config, TrialSession(reporting, info, kept))
 
 
@@ -115,15 +119,6 @@ def _run_class(cls: Any, config: dict[str, Any], reporting: Reporting, info: Any
             reporting.report(model.train(), save if saves else None)
     finally:
         model.stop()
-
-
-def _kept(root: str, experiment: str, name: str) -> str:
-    """Return the trial's folder in a state that is a folder: the one that `Result.path` names, in
-    which files that the user's function writes remain.
-    """
-    folder = os.path.join(root, experiment, name)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    return folder
 
 
 @contextmanager

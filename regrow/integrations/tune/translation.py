@@ -30,8 +30,6 @@ from regrow.search.space import Space
 
 ENDLESS = 100_000
 """Number of samples if `num_samples=-1` asks for as many as the time allows."""
-_READ_BY_TUNER = ("callbacks", "verbose")
-"""Fields of a RunConfig that the Tuner itself uses."""
 DEFAULT_SCORE = "last"
 
 
@@ -96,7 +94,8 @@ def translated(arguments: TuneArguments, default_name: str) -> Translation:
         schedule.own.set_search_properties(metric, mode or "max")
     stop = stopping(run.stop)
     space, trials, points = _space(arguments, config, search, schedule, notes)
-    name = _name(arguments.name or run.name or default_name)
+    wanted = arguments.name or run.name or default_name
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", wanted).strip("-_.")[:63] or "tune"
     options: dict[str, Any] = {
         "name": name,
         "space": space.space,
@@ -133,7 +132,7 @@ def translated(arguments: TuneArguments, default_name: str) -> Translation:
     run.get("storage_path")
     options["state"] = state
     fast = failures.fail_fast
-    for elsewhere in _READ_BY_TUNER:
+    for elsewhere in ("callbacks", "verbose"):  # which the Tuner itself uses
         run.get(elsewhere)
     notes += [line for settings in (config, run, failures, keeping) for line in settings.unused()]
     trainable = Trainable(
@@ -190,16 +189,19 @@ def _space(
         space = Translated(space={}, template=template, cells=1)
         return space, _samples(config), []
     given = dict(arguments.param_space) or dict(search.space or {})
-    if search.defined is not None:
-        space = _constants(translate(given))
-    elif is_hyperopts(given):
+    if search.defined is not None:  # trials tell the space, which is empty here
+        beside = translate(given)
+        if names := [name for name in beside.searched if name != NOTHING]:
+            hint = "let the function of the searcher suggest them, too"
+            raise SpecError("param_space", ", ".join(names), "is beside a function's space", hint)
+        space = Translated(space={}, template=beside.template, cells=1)
+        return space, _samples(config), list(search.points)
+    if is_hyperopts(given):
         domains, template = hyperopts(given)
         space = Translated(space=domains, template=template, cells=1)
     else:
         space = translate(given)
     trials = _samples(config) * space.cells
-    if search.defined is not None:
-        return space, trials, list(search.points)
     if schedule.mutations:
         space, first = with_mutations(space, schedule.mutations, search.seed, notes.append, trials)
         flat = first_points(space.space, first, trials, search.seed)
@@ -219,16 +221,6 @@ def _samples(config: Arguments) -> int:
             "num_samples", samples, "never ends", "give time_budget_s as well, or a number"
         )
     return ENDLESS if samples < 0 else samples
-
-
-def _constants(space: Translated) -> Translated:
-    """Return the space of a function that suggests values: empty, as trials tell it. SpecError for
-    domains beside it.
-    """
-    if names := [name for name in space.searched if name != NOTHING]:
-        hint = "let the function of the searcher suggest them, too"
-        raise SpecError("param_space", ", ".join(names), "is beside a function's space", hint)
-    return Translated(space={}, template=space.template, cells=1)
 
 
 def _point(whole: Space, point: Mapping[str, Any], number: int, seed: int) -> dict[str, Any]:
@@ -295,8 +287,3 @@ def _example(space: Translated) -> dict[str, Any]:
     whole = Space.parse(space.space)
     flat = {p.name: p.domain.quantile(0.5) for p in whole.flat}
     return render(space.template, whole.nest(flat), 0)
-
-
-def _name(wanted: str) -> str:
-    """Return a valid experiment name: letters, digits, '-', '_' and '.'."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", wanted).strip("-_.")[:63] or "tune"

@@ -37,7 +37,11 @@ class SweepFile:
             folder = _folder_of(data, path)
         except SpecError as error:
             raise located(error, path) from None
-        ours["env"] = {**ours["env"], PACKAGE: _chosen()}
+        package = os.environ.get(CHOICE) or "standin"
+        if package not in ("standin", "real"):
+            hint = "write real for W&B's own package, or leave it out for regrow's stand-in"
+            raise UserError(f"{CHOICE}: {package!r} is not known; {hint}")
+        ours["env"] = {**ours["env"], PACKAGE: package}
         try:
             spec = check({**ours, "working_dir": str(folder)}, None, folder)
         except SpecError as error:
@@ -56,12 +60,3 @@ def _folder_of(sweep: dict[str, Any], path: Path) -> Path:
         return Path.cwd()
     hint = "write it relative to the sweep file's folder"
     raise SpecError("program", program, f"there is no file {here / program}", hint)
-
-
-def _chosen() -> str:
-    """Return which `wandb` its program imports. Raises UserError."""
-    chosen = os.environ.get(CHOICE) or "standin"
-    if chosen not in ("standin", "real"):
-        hint = "write real for W&B's own package, or leave it out for regrow's stand-in"
-        raise UserError(f"{CHOICE}: {chosen!r} is not known; {hint}")
-    return chosen

@@ -174,7 +174,8 @@ def _by_name(
             continue
         for name, domain in space.items():
             values = domain.get("choice", domain.get("grid", [domain.get("constant", 0)]))
-            if not _is_plain(domain) or not all(map(_is_written_alike, values)):
+            is_group = any(isinstance(inner, Mapping) for inner in domain.values())
+            if is_group or not all(map(_is_written_alike, values)):
                 problem = "has values that are no word or number, beside a name within another"
                 raise SpecError(f"parameters.{name}", name, problem, "call one of them otherwise")
             listed.append(f"{prefix}{name}={{{paths.get(name, name)}}}")
@@ -188,11 +189,6 @@ def _is_written_alike(value: Any) -> bool:
     if isinstance(value, str):
         return re.fullmatch(r"[\w./:@%+-]+", value) is not None
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_plain(domain: Mapping[str, Any]) -> bool:
-    """Return whether it is a domain of ours, no group."""
-    return not any(isinstance(inner, Mapping) for inner in domain.values())
 
 
 def _with_ours(spec: dict[str, Any], given: Any) -> dict[str, Any]:

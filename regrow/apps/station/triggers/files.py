@@ -115,7 +115,8 @@ def _files(pattern: str) -> dict[str, Found] | None:
     full = os.path.abspath(os.path.expanduser(pattern))
     if not any(sign in full for sign in _MAGIC) and os.path.isdir(full):
         full = os.path.join(glob.escape(full), "*")
-    base = _base(full)
+    parts = Path(full).parts[:-1]  # all matches lie below those without a wildcard
+    base = Path(*takewhile(lambda part: not any(sign in part for sign in _MAGIC), parts))
     if not base.is_dir():
         return None
     os.scandir(base).close()  # glob silently ignores a folder that it may not read
@@ -137,12 +138,6 @@ def _files(pattern: str) -> dict[str, Found] | None:
                 problem="" if is_unicode(path) else _NOT_UTF8,
             )
     return found
-
-
-def _base(pattern: str) -> Path:
-    """Return the folder below which all matches of a pattern lie."""
-    parts = Path(pattern).parts[:-1]
-    return Path(*takewhile(lambda part: not any(sign in part for sign in _MAGIC), parts))
 
 
 def _objects(pattern: str) -> dict[str, Found]:

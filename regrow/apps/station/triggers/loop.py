@@ -78,9 +78,10 @@ class TriggerWatch:
         self._trigger, self._kind, self._refuse = trigger, kind, refuse
         self._thread: threading.Thread | None = None
         self._step: Step | None = None
-        self._trouble: Exception | None = None
-        self._problem = ""
+        self._error: Exception | None = None
         self._due = 0.0
+        self.trouble = ""
+        """Why polling fails, "" if it works."""
 
     def go_on(self, schedule: Schedule, journal: Journal) -> None:
         """Journal the last poll's result, and start the next poll when due. Never waits."""
@@ -88,12 +89,12 @@ class TriggerWatch:
             if self._thread.is_alive():
                 return
             self._thread = None
-            if self._trouble is None:
+            if self._error is None:
                 try:
                     self._journal_step(schedule, journal)
                 except Exception as error:  # noqa: BLE001 - such as a full disk: the next poll finds the same
-                    self._trouble = error
-            self._log_problem(schedule)
+                    self._error = error
+            self._log_trouble(schedule)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self._trigger.interval
             cursor = dict(journal.cursor(schedule.id, self._kind) or {})
@@ -104,9 +105,9 @@ class TriggerWatch:
 
     def _poll(self, cursor: Cursor) -> None:
         try:
-            self._step, self._trouble = self._trigger.poll(cursor), None
+            self._step, self._error = self._trigger.poll(cursor), None
         except Exception as error:  # noqa: BLE001 - reported by the loop; other triggers are unaffected
-            self._trouble = error
+            self._error = error
 
     def _journal_step(self, schedule: Schedule, journal: Journal) -> None:
         if (step := self._step) is None:
@@ -121,19 +122,14 @@ class TriggerWatch:
             self._refuse(schedule.name, what, why)
         journal.moved(schedule.id, self._kind, step.put, drop=step.drop, events=new)
 
-    @property
-    def trouble(self) -> str:
-        """Why polling fails, "" if it works."""
-        return self._problem
-
-    def _log_problem(self, schedule: Schedule) -> None:
+    def _log_trouble(self, schedule: Schedule) -> None:
         """Log once that polling fails, and once that it works again."""
-        problem = reason(self._trouble) if self._trouble is not None else ""
-        if problem != self._problem:
-            level = logging.WARNING if problem else logging.INFO
-            now = f"cannot be looked at: {problem}" if problem else "can be looked at again"
+        trouble = reason(self._error) if self._error is not None else ""
+        if trouble != self.trouble:
+            level = logging.WARNING if trouble else logging.INFO
+            now = f"cannot be looked at: {trouble}" if trouble else "can be looked at again"
             _log.log(level, "%s: `%s: %s` %s", schedule.name, self._kind, self.given, now)
-        self._problem = problem
+        self.trouble = trouble
 
 
 class TriggerLoop:
@@ -215,7 +211,11 @@ class TriggerLoop:
         self._alone(_HOOKS, "", "no hook is answered", lambda: hooks.known(self._places))
         waited = {schedule_id for schedule_id, _ in self._journal.pending()}
         for gone in set(self._journal.deployments()) - self._schedules.keys() - waited - {_OWN}:
-            if self._is_gone(gone):
+            # A list of several pages may miss one, and the events of a forgotten schedule would be
+            # found again: the server is asked for each.
+            try:
+                self._client.read_deployment(UUID(gone))
+            except ObjectNotFound:
                 self._journal.forget(gone)
         before, self._watches = self._watches, {}
         for one in self._schedules.values():
@@ -253,16 +253,6 @@ class TriggerLoop:
                 self._client.read_deployment_by_name(f"{FLOW}/{name}")
             except ObjectNotFound:
                 served.forget(self._places, name, schedule=True)
-
-    def _is_gone(self, schedule_id: str) -> bool:
-        """Ask the server for the schedule: a list of several pages may miss one, and the events of
-        a forgotten schedule would be found again.
-        """
-        try:
-            self._client.read_deployment(UUID(schedule_id))
-        except ObjectNotFound:
-            return True
-        return False
 
     def _since(self, schedule: Schedule) -> float:
         """Return from when on a new trigger's findings are events; of a changed one, from now."""
@@ -321,7 +311,7 @@ class TriggerLoop:
         except (httpx.TransportError, OSError):
             raise
         except Exception as error:
-            if _is_the_servers(error):
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _PASSING:
                 raise
             trouble = Trouble(
                 schedule=self._name(schedule_id), what=f"{what} starts no run", reason=reason(error)
@@ -364,11 +354,6 @@ class TriggerLoop:
     def _name(self, schedule_id: str) -> str:
         known = self._schedules.get(schedule_id)
         return known.name if known else schedule_id
-
-
-def _is_the_servers(error: Exception) -> bool:
-    """Return whether the server refuses all requests at present."""
-    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _PASSING
 
 
 def _may_pass(error: Exception) -> bool:
