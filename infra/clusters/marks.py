@@ -10,9 +10,6 @@ from pathlib import Path
 from regrow.infra.machine.descendants import ancestors
 from regrow.infra.machine.processes import kill_all, marked
 
-_COMMAND = 200
-"""Most characters shown of a process's command."""
-
 
 def left(*marks: str) -> list[str]:
     """Return the ids and commands of the processes here that have all marks (NAME=value)."""
@@ -22,7 +19,7 @@ def left(*marks: str) -> list[str]:
             words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        found.append(f"{process} {b' '.join(words).decode(errors='replace')[:_COMMAND].strip()}")
+        found.append(f"{process} {b' '.join(words).decode(errors='replace')[:200].strip()}")
     return found
 
 

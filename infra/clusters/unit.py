@@ -53,8 +53,6 @@ LEAVE_SECONDS = 90.0
 """Seconds that an agent may take to leave: its trials save."""
 _PAUSE_SECONDS, _STEADY_SECONDS, _MOST_SECONDS = 1.0, 60.0, 60.0
 _START_SECONDS = 20.0
-_MANAGER_SECONDS = 5.0
-_SYSTEMD_SECONDS = LEAVE_SECONDS + 30.0
 _LOG_BYTES = 1 << 20
 _TICK = 0.1
 
@@ -256,7 +254,7 @@ def _has_manager() -> bool:
     if subprocess.run(linger, capture_output=True, check=False).returncode != 0:
         return False
     _services().mkdir(parents=True, exist_ok=True)
-    return until(lambda: _systemctl("show-environment").returncode == 0, seconds=_MANAGER_SECONDS)
+    return until(lambda: _systemctl("show-environment").returncode == 0, seconds=5.0)
 
 
 def _systemctl(*words: str) -> subprocess.CompletedProcess[str]:
@@ -270,7 +268,7 @@ def _systemctl(*words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=_SYSTEMD_SECONDS,
+        timeout=LEAVE_SECONDS + 30.0,
         check=False,
     )
 

@@ -41,8 +41,6 @@ and not so old that tar warns of it.
 """
 _NAMED = 3
 """How many of the largest files of a project that is too large are named."""
-_BOOT_SECONDS = 120
-"""Seconds after a boot for which an agent waits for a default route."""
 _SCRIPT = """#!/bin/sh
 # An agent of the experiment {experiment}.
 need() {{ test "$1" "$2" || {{ echo "regrow: $2 is not there yet"; exit {not_ready}; }}; }}
@@ -194,7 +192,7 @@ def script(
         folder=f"{base(cluster)}/units/{unit_name(work)}",
         base=base(cluster),
         state=state,
-        boot=_BOOT_SECONDS,
+        boot=120,
         not_ready=NOT_READY,
         project=project,
         python=python(cluster, made or ENVIRONMENT),

@@ -41,8 +41,6 @@ nothing that was acknowledged.
 BUCKET = "regrow"
 REGION = "us-east-1"
 _PARTS = ("master", "volume", "filer", "admin")
-_YEARS = 10
-"""Validity of a certificate; each start makes a new one."""
 _PORTS = range(10_240, 22_000)
 """Range for the first of ten ports. With its siblings, up to 10,000 higher, all are below the
 kernel's ephemeral ports.
@@ -301,7 +299,7 @@ def _pair() -> tuple[bytes, bytes]:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=365 * _YEARS))
+        .not_valid_after(now + dt.timedelta(days=365 * 10))  # each start makes a new one
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(key, hashes.SHA256())
     )

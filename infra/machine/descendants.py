@@ -30,14 +30,11 @@ GRACE_SECONDS = 1.0
 """How long processes may take to exit after SIGTERM, before they are killed."""
 MOST_SECONDS = 10.0
 """Seconds to keep killing what restarts, or cannot be interrupted."""
-_PR_SET_CHILD_SUBREAPER = 36
 _TRACKER = b"resource_tracker import main"
 """Part of the command of Python's (and loky's) cleaner of shared memory. It exits with the last
 process that it serves and is not ended earlier: what it would have removed would stay until the
 machine restarts.
 """
-_POOLS = 15
-"""The priority at which `multiprocessing` ends its pools when a process exits."""
 _LOG = logging.getLogger("regrow.trial")
 
 
@@ -50,7 +47,7 @@ class _Process(NamedTuple):
 def adopt() -> None:
     """Become the parent of orphaned descendants from now on. Linux only."""
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def end_children() -> None:
@@ -120,7 +117,8 @@ def _end_pools() -> None:
         # In a thread, because it waits for the pools' threads: a pool whose worker died with a lock
         # would wait forever.
         finalize = util._run_finalizers  # noqa: SLF001 - there is no public way (3.14)
-        background.start(finalize, _POOLS, name="pools").join(GRACE_SECONDS)
+        # 15: the priority of its pools at an exit
+        background.start(finalize, 15, name="pools").join(GRACE_SECONDS)
 
 
 @contextmanager

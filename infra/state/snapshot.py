@@ -41,7 +41,6 @@ MOST_LIST_BYTES = 4 << 20
 _PARALLEL = 16
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _KEY = re.compile(rf"{PREFIX}({_DIGEST.pattern})\.json")
-_GIT_SECONDS = 10.0
 
 
 class _File(msgspec.Struct, frozen=True, array_like=True):
@@ -187,7 +186,7 @@ def _tracked(folder: Path) -> list[str] | None:
         done = subprocess.run(
             [*command, "--exclude-standard"],
             capture_output=True,
-            timeout=_GIT_SECONDS,
+            timeout=10.0,
             check=False,
         )
         names = done.stdout.decode().split("\0")

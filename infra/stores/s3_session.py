@@ -24,7 +24,6 @@ from regrow.tasks.ports.store import Unavailable
 
 PARTS = 4
 """Parts of large objects in memory at a time, for all transfers of this process together."""
-_CONNECTIONS = 64
 
 T = TypeVar("T")
 
@@ -246,7 +245,7 @@ class _Sessions:
         config = {
             "connect_timeout": self._patience.connect,
             "read_timeout": self._patience.read,
-            "max_pool_connections": _CONNECTIONS,
+            "max_pool_connections": 64,
             "tcp_keepalive": True,
             "retries": {"total_max_attempts": 1, "mode": "standard"},
             # Newer checksums travel in a trailer that few servers except Amazon's accept. Over http

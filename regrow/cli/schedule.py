@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 _TIMES = ("cron", "every", "rrule")
 _OPTIONS = {"files": "on-files", "event": "on-event", "cluster": "on"}
 """Keys of `when` whose option has another name."""
-_SHOWN_RUNS = 3
-"""Maximum runs of a schedule in the table."""
 
 
 def schedule(
@@ -389,7 +387,7 @@ def _table(found: list[Scheduled]) -> Table:
         following = (
             "paused" if one.paused else f"{one.coming[0]:%Y-%m-%d %H:%M %Z}" if one.coming else ""
         )
-        first, *others = [_outcome(one, ran) for ran in one.runs[:_SHOWN_RUNS]] or [("", "")]
+        first, *others = [_outcome(one, ran) for ran in one.runs[:3]] or [("", "")]
         table.add_row(*map(Text, (one.name, one.words, following, *first)))
         for other in others:
             table.add_row(*map(Text, ("", "", "", *other)))

@@ -23,10 +23,6 @@ _OURS = "jobs.batch,networkpolicies,secrets"
 """The kinds of objects that are created here."""
 _DOWN_SECONDS = manifests.GRACE_SECONDS + 180.0
 _LOOK_SECONDS = 2.0
-_BEGINNING = ("ContainerCreating", "PodInitializing")
-"""Kubernetes' reasons for a pod that is about to run."""
-_LINES = 20
-"""Lines of an agent's output that are shown."""
 
 
 class JobsEngine:
@@ -151,7 +147,7 @@ class JobsEngine:
 
     def _printed(self, pod: Json) -> list[str]:
         """Return the last lines of a pod's output; empty if it has none yet."""
-        done = self._kubectl.attempt("logs", pod["metadata"]["name"], f"--tail={_LINES}")
+        done = self._kubectl.attempt("logs", pod["metadata"]["name"], "--tail=20")
         return done.stdout.decode(errors="replace").splitlines()
 
     def _delete(self, kinds: str) -> None:
@@ -190,7 +186,7 @@ def _agent(pod: Mapping[str, Any], experiment: str) -> Agent:
     return Agent(
         name=pod["metadata"]["name"],
         experiment=experiment,
-        state="starting" if state in _BEGINNING else state,
+        state="starting" if state in ("ContainerCreating", "PodInitializing") else state,
         node=pod["spec"].get("nodeName", "") if state == "running" else "",
         reason=why.removesuffix(")"),
     )
