@@ -36,7 +36,7 @@ class Remote:
         """Run a command in the login shell there, with `given` as its input. Exit code 255: it
         could not be reached.
         """
-        words = self._words(command)
+        words = [*self._ssh(), *self._login, f"bash -lc {shlex.quote(command)}"]
         try:
             return subprocess.run(
                 words, input=given, capture_output=True, timeout=timeout, check=False
@@ -51,10 +51,6 @@ class Remote:
     @property
     def _login(self) -> list[str]:
         return ["--", f"{self.user}@{self.address}"]
-
-    def _words(self, command: str) -> list[str]:
-        """Return the command that runs another one in the login shell there."""
-        return [*self._ssh(), *self._login, f"bash -lc {shlex.quote(command)}"]
 
     def _ssh(self, *more: str) -> list[str]:
         known = str(self.known_hosts).replace("%", "%%")  # ssh expands %

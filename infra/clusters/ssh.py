@@ -93,7 +93,16 @@ class SshEngine:
         lacks = [one for one in remotes if one not in has]
         if has:
             say(f"{work.experiment} has agents already on {_named(has)}")
-        launch = self._remembered(work, remotes)
+        before = [one for one in self._launches.all() if unit_name(one) == unit_name(work)]
+        earlier = (address for one in before for address in one.machines)
+        launch = Launch(
+            experiment=work.experiment,
+            state=work.state,
+            t=time.time(),
+            machines=tuple(dict.fromkeys((*(one.address for one in remotes), *earlier))),
+        )
+        others = [one for one in self._launches.all() if one not in before]
+        self._launches.keep([*others, launch])
         if lacks:
             self._start(lacks, work, say)
         return launch
@@ -164,20 +173,6 @@ class SshEngine:
             reasons = "; ".join(f"{address}: {why}" for address, why in left.items())
             raise RegrowError(f"of {self.cluster.name} this is left, or may be: {reasons}")
         say(f"nothing of {self.cluster.name} is left on {_count(len(remotes), 'machine')}")
-
-    def _remembered(self, work: AgentWork, remotes: Sequence[Remote]) -> Launch:
-        """Remember on which machines the experiment may have agents."""
-        before = [one for one in self._launches.all() if unit_name(one) == unit_name(work)]
-        earlier = (address for one in before for address in one.machines)
-        launch = Launch(
-            experiment=work.experiment,
-            state=work.state,
-            t=time.time(),
-            machines=tuple(dict.fromkeys((*(one.address for one in remotes), *earlier))),
-        )
-        others = [one for one in self._launches.all() if one not in before]
-        self._launches.keep([*others, launch])
-        return launch
 
     # ---- what machines are asked first
 

@@ -106,13 +106,27 @@ class Unit:
         if self.state() == "ended":
             _sweep(self.cluster, self.name)
             self._unpack()
-            _cut(self.log)
+            # keep the end of a log that has grown
+            if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
+                self.log.write_bytes(self.log.read_bytes()[-_LOG_BYTES:])
             if _has_manager():
                 shutil.copyfile(self.folder / self._service, _services() / self._service)
                 _ask_manager("daemon-reload")
                 _ask_manager("enable", "--now", self._service)
             else:
-                self._start_supervisor()
+                command = [sys.executable, "-P", "-m", __spec__.name if __spec__ else __name__]
+                command += [self.cluster, "supervise", self.name]
+                process = Supervised.of(spawn(command, self.log, environment=os.environ))
+                if failed := await_ready(
+                    lambda _: locks.is_held(self._lock),
+                    process.is_alive,
+                    seconds=_START_SECONDS,
+                    what="start",
+                    tick=_TICK,
+                ):
+                    raise RegrowError(
+                        f"the agent's supervisor {failed}; it said: {_last(self.log)}"
+                    )
         return "systemd" if _services().joinpath(self._service).exists() else "supervisor"
 
     def _unpack(self) -> None:
@@ -132,19 +146,6 @@ class Unit:
                     partial.rename(into)
                 shutil.rmtree(partial, ignore_errors=True)
             packed.unlink(missing_ok=True)
-
-    def _start_supervisor(self) -> None:
-        command = [sys.executable, "-P", "-m", __spec__.name if __spec__ else __name__]
-        command += [self.cluster, "supervise", self.name]
-        process = Supervised.of(spawn(command, self.log, environment=os.environ))
-        if failed := await_ready(
-            lambda _: locks.is_held(self._lock),
-            process.is_alive,
-            seconds=_START_SECONDS,
-            what="start",
-            tick=_TICK,
-        ):
-            raise RegrowError(f"the agent's supervisor {failed}; it said: {_last(self.log)}")
 
     def supervise(self) -> None:
         """Run the agent, again and again, until its end is final or a signal asks for its end."""
@@ -221,7 +222,12 @@ def _sweep(cluster: str, name: str) -> None:
 def status(cluster: str) -> dict[str, Any]:
     """Return the units of this machine, and the processes that belong to them."""
     described = [
-        {"name": one.name, "state": one.state(), "said": _last(one.log), "t": _written(one.log)}
+        {
+            "name": one.name,
+            "state": one.state(),
+            "said": _last(one.log),
+            "t": one.log.stat().st_mtime if one.log.exists() else 0.0,
+        }
         for one in units(cluster)
     ]
     return {"units": described, "left": marks.left(f"{MARK}={cluster}")}
@@ -280,19 +286,9 @@ def _ask_manager(*words: str) -> None:
         raise RegrowError(f"systemctl --user {words[0]}: {' '.join(done.stderr.split())}")
 
 
-def _cut(log: Path) -> None:
-    """Keep the end of a log that has grown."""
-    if log.exists() and log.stat().st_size > _LOG_BYTES:
-        log.write_bytes(log.read_bytes()[-_LOG_BYTES:])
-
-
 def _last(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return lines[-1] if lines else ""
-
-
-def _written(log: Path) -> float:
-    return log.stat().st_mtime if log.exists() else 0.0
 
 
 def main(words: Sequence[str]) -> int:

@@ -56,9 +56,23 @@ def end_children() -> None:
         return
     servers = [process for process in seen if b"forkserver import main" in _command(process)]
     with _no_news_of_children():
-        _end_pools()
+        # as an exit does, first: they restart workers that end
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            # In a thread, because it waits for the pools' threads: a pool whose worker died with a
+            # lock would wait forever.
+            finalize = util._run_finalizers  # noqa: SLF001 - there is no public way (3.14)
+            # 15: the priority of its pools at an exit
+            background.start(finalize, 15, name="pools").join(GRACE_SECONDS)
         _end(lambda: _below(os.getpid(), _processes()))
-        _reap(servers)
+        # Reap the dead: first the children that `multiprocessing` knows, then those that became
+        # children of this process. Not fork servers: `multiprocessing` restarts one only if it
+        # notices the death itself.
+        multiprocessing.active_children()
+        me = os.getpid()
+        for process, one in _processes().items():
+            if one.parent == me and one.dead and process not in servers:
+                with suppress(ChildProcessError):
+                    os.waitpid(process, os.WNOHANG)
 
 
 def end_orphans(environment: Mapping[str, str] = os.environ) -> None:
@@ -111,16 +125,6 @@ def _end(find: Callable[[], list[int]]) -> None:
         time.sleep(0.02)
 
 
-def _end_pools() -> None:
-    """End multiprocessing's pools as an exit does, first: they restart workers that end."""
-    if (util := sys.modules.get("multiprocessing.util")) is not None:
-        # In a thread, because it waits for the pools' threads: a pool whose worker died with a lock
-        # would wait forever.
-        finalize = util._run_finalizers  # noqa: SLF001 - there is no public way (3.14)
-        # 15: the priority of its pools at an exit
-        background.start(finalize, 15, name="pools").join(GRACE_SECONDS)
-
-
 @contextmanager
 def _no_news_of_children() -> Iterator[None]:
     """Disable the user's SIGCHLD handler within the block: PyTorch's raises an error in the main
@@ -134,20 +138,6 @@ def _no_news_of_children() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGCHLD, before)
-
-
-def _reap(servers: list[int]) -> None:
-    """Reap the dead processes: first the children that `multiprocessing` knows, then those that
-    became children of this process.
-
-    Fork servers are not reaped: `multiprocessing` restarts one only if it notices the death itself.
-    """
-    multiprocessing.active_children()
-    me = os.getpid()
-    for process, one in _processes().items():
-        if one.parent == me and one.dead and process not in servers:
-            with suppress(ChildProcessError):
-                os.waitpid(process, os.WNOHANG)
 
 
 def _processes() -> dict[int, _Process]:

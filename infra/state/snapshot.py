@@ -80,14 +80,10 @@ def save(store: Store, folder: str, before: str | None) -> tuple[str | None, lis
     listed = msgspec.json.encode(files)
     key = f"{PREFIX}{hashlib.sha256(listed).hexdigest()}.json"
     if key != before:
-        _put_all(store, found)
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            list(pool.map(lambda one: _put(store, PREFIX + one[0], one[1]), found.items()))
         _put(store, key, listed)
     return key, left_out
-
-
-def _put_all(store: Store, contents: dict[str, bytes]) -> None:
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        list(pool.map(lambda one: _put(store, PREFIX + one[0], one[1]), contents.items()))
 
 
 def _put(store: Store, key: str, content: bytes) -> None:

@@ -95,7 +95,11 @@ class JobsEngine:
             experiment, status = _submission(job).experiment, job.get("status", {})
             if _has_ended(job) or (of and experiment not in names):
                 continue
-            pods = [_agent(pod, experiment) for pod in self._pods(job) if _alive(pod)]
+            pods = [
+                _agent(pod, experiment)
+                for pod in self._pods(job)
+                if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+            ]
             lacks = int(job["spec"]["parallelism"]) - int(status.get("succeeded", 0)) - len(pods)
             name = job["metadata"]["name"]
             missing = Agent(name=name, experiment=experiment, state="missing", reason=name)
@@ -175,10 +179,6 @@ def _submission(job: Mapping[str, Any]) -> Submission:
     return Submission(
         experiment=given.get("--name", ""), state=given.get("--state", ""), t=_seconds(made)
     )
-
-
-def _alive(pod: Mapping[str, Any]) -> bool:
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def _agent(pod: Mapping[str, Any], experiment: str) -> Agent:
