@@ -168,14 +168,7 @@ class Nodes:
             # A call that waits for the head ends the process when a new head starts.
             if cluster.head_answers():
                 self._query()
-                with self._lock:
-                    asked = {key: why for key, why in self._to_drain.items() if key in self._alive}
-                for node_id, why in asked.items():
-                    private.drain(node_id, why, DRAIN_SECONDS)
-                    with self._lock:
-                        self._to_drain.pop(node_id, None)
-                        # else it counts as room until the next query
-                        self._draining[node_id] = _DRAINED
+                self._drain_asked()
         except Exception as error:  # noqa: BLE001 - Ray raises many types; the next query may succeed
             logging.getLogger(__name__).info("could not look at the cluster's nodes: %s", error)
 
@@ -203,6 +196,15 @@ class Nodes:
             self._draining = {
                 key: _DRAINED for key in draining if key in alive and key not in self._to_drain
             }
+
+    def _drain_asked(self) -> None:
+        with self._lock:
+            asked = {key: why for key, why in self._to_drain.items() if key in self._alive}
+        for node_id, why in asked.items():
+            private.drain(node_id, why, DRAIN_SECONDS)
+            with self._lock:
+                self._to_drain.pop(node_id, None)
+                self._draining[node_id] = _DRAINED  # else it counts as room until the next query
 
 
 def _market(node: Mapping[str, Any]) -> str:
