@@ -156,7 +156,6 @@ def _export(name: str, value: str) -> list[str]:
 
 
 def _command(cluster: Slurm, words: Sequence[str]) -> str:
-    """Return the shell command of an agent."""
     if cluster.prefix is None:
         program = [cluster.python or sys.executable, "-m", "regrow"]
         return shlex.join([*program, *words])
@@ -284,7 +283,6 @@ class SlurmEngine:
 
     @property
     def _output(self) -> Path:
-        """Folder of the agents' output."""
         return Path(self.cluster.output or Path.cwd() / "slurm")
 
     def _queued(self, work: AgentWork) -> Array | None:

@@ -252,7 +252,6 @@ def _escaped(value: str) -> str:
 
 
 def _too_large(project: Path) -> str:
-    """Return the message about a project that is too large for Ray."""
     files = [file for file in project.rglob("*") if file.is_file() and not file.is_symlink()]
     largest = sorted(
         ((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True

@@ -107,7 +107,6 @@ def _found(folder: Path) -> Iterator[Path]:
 
 
 def _target(path: Path) -> Path:
-    """Return where a link leads, or the path itself."""
     return path.resolve() if path.is_symlink() else path
 
 

@@ -93,7 +93,6 @@ def ray_folder(environment: Mapping[str, str]) -> Path:
 
 
 def _alone(folder: str) -> bool:
-    """Return whether only this user may enter the folder."""
     try:
         found = os.stat(folder)
     except OSError:

@@ -400,5 +400,4 @@ class _BeforeImport(MetaPathFinder):
 
 
 def _runs() -> Any:
-    """Import and return the module that imports mlflow."""
     return importlib.import_module("regrow.infra.mlflow.in_trial_runs")

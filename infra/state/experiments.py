@@ -387,7 +387,6 @@ def _check_limits(history: History, spec: Spec) -> None:
 
 
 def _check_total(stored: Spec, trials: int, total: int) -> None:
-    """Raise SpecError if an experiment that has `total` trials cannot have `trials`."""
     if stored.trials is None and stored.limited and total >= UNLIMITED:
         problem = f"experiment {stored.name!r} has as many trials as its limits allow"
         hint = "raise budget, stop.dollars or stop.deadline instead"
@@ -460,7 +459,6 @@ def _missing(spec: Spec) -> str:
 
 
 def _has_code(spec: Spec) -> bool:
-    """Return whether the folder of the code has the trainable, as far as that is in a folder."""
     code = spec.program.partition(":")[0]
     package = code.partition(".")[0]
     names = (code,) if "/" in code or code.endswith(".py") else (code, package, f"{package}.py")

@@ -136,7 +136,6 @@ def _listed(store: Store, key: str, name: str) -> list[_File]:
 
 
 def _verify(folder: Path, files: list[_File]) -> None:
-    """Raise UserError if a file of a restored snapshot was changed."""
     for file in files:
         path = folder / file.path
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256:

@@ -92,7 +92,6 @@ def _crashes() -> int:
 
 
 def _report(fleet: dict[str, Any], status: str) -> None:
-    """Put the last lines of the agent's output into the bucket."""
     host = socket.gethostname()
     report = {"host": host, "group": fleet["group"], "status": status, "t": time.time()}
     words = ["journalctl", "--unit=regrow-agent", f"--lines={LINES}", "--output=cat", "--no-pager"]

@@ -142,11 +142,9 @@ class JobsEngine:
         ]
 
     def _jobs(self) -> list[Json]:
-        """Return the Jobs of agents, ended or not."""
         return self._kubectl.listed("jobs.batch", self._selector)
 
     def _pods(self, job: Json) -> list[Json]:
-        """Return the pods of a Job, ended or not."""
         return self._kubectl.listed("pods", f"job-name={job['metadata']['name']}")
 
     def _printed(self, pod: Json) -> list[str]:
@@ -166,7 +164,6 @@ class JobsEngine:
         )
 
     def _left(self) -> list[str]:
-        """Return what exists of the cluster, by kind and name."""
         found = self._kubectl.listed(f"{_OURS},pods", self._selector)
         return sorted({f"{one['kind']} {one['metadata']['name']}" for one in found})
 
@@ -205,7 +202,6 @@ def _seconds(text: str | None) -> float:
 
 
 def _has_ended(job: Mapping[str, Any]) -> bool:
-    """Return whether a Job has completed or failed."""
     return any(
         one["type"] in ("Complete", "Failed") and one["status"] == "True"
         for one in job.get("status", {}).get("conditions", ())

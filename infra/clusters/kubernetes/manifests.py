@@ -186,5 +186,4 @@ def _off_spot() -> Json:
 
 
 def _quantity(cpus: float) -> str:
-    """Return CPUs in Kubernetes' notation."""
     return f"{round(cpus * 1000)}m" if cpus != int(cpus) else str(int(cpus))

@@ -112,7 +112,6 @@ def _figures(found: Estimate) -> Iterator[dict[str, Any]]:
 
 
 def _value(found: Estimate) -> Figure:
-    """Draw cost, or machine-hours, against the best value."""
     made, every = blank(), list(rows(found))
     money = all(one.cost is not None for one in every)
     metric = safe(found.premises.spec.objective.name, 40)
@@ -162,7 +161,6 @@ def _intervals(spans: Sequence[Span]) -> dict[str, Any]:
 
 
 def _time(found: Estimate) -> Figure:
-    """Draw the share of simulations that were done, by hours, and the deadline."""
     made, size = blank(), found.choice.scenario.machines
     for one in found.plans:
         if one.scenario.machines != size:
