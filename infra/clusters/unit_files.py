@@ -174,7 +174,17 @@ def _project(work: AgentWork, say: Callable[[str], None]) -> bytes:
         hidden += excludes([f"{Path(work.state).relative_to(work.project)}/"])
     packed = private.packed(work.project, hidden)
     if len(packed) > _MOST_BYTES:
-        raise UserError(_too_large(work.project))
+        project = work.project
+        files = [file for file in project.rglob("*") if file.is_file() and not file.is_symlink()]
+        largest = sorted(
+            ((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True
+        )[:_NAMED]
+        named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
+        raise UserError(
+            f"the project {project} is more than the 100 MB that Ray takes, packed; its largest"
+            f" files: {named}; name what is not needed in a .gitignore there, and have data come by"
+            " a bucket or a shared folder"
+        )
     return packed
 
 
@@ -249,22 +259,6 @@ def files(cluster: Ssh, work: AgentWork) -> dict[str, str]:
 def _escaped(value: str) -> str:
     """Return a value for double quotes, as shells and systemd read them."""
     return "".join(f"\\{one}" if one in '"\\$`' else one for one in value)
-
-
-def _too_large(project: Path) -> str:
-    files = [file for file in project.rglob("*") if file.is_file() and not file.is_symlink()]
-    largest = sorted(
-        ((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True
-    )[:_NAMED]
-    named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
-    hint = (
-        "name what is not needed in a .gitignore there, and have data come by a bucket or a shared"
-        " folder"
-    )
-    return (
-        f"the project {project} is more than the 100 MB that Ray takes, packed; its largest files:"
-        f" {named}; {hint}"
-    )
 
 
 def _hash(content: bytes) -> str:

@@ -437,10 +437,13 @@ def _below(stored: Spec, top: Path) -> Spec | None:
     recorded one has below one of its parents; None if there is none.
     """
     was = Path(stored.working_dir or ".")
+    code = stored.program.partition(":")[0]
+    package = code.partition(".")[0]
+    names = (code,) if "/" in code or code.endswith(".py") else (code, package, f"{package}.py")
     for below in range(1, len(was.parts) + 1):
-        found = stored.model_copy(update={"working_dir": str(top.joinpath(*was.parts[below:]))})
-        if _has_code(found):
-            return found
+        folder = top.joinpath(*was.parts[below:])
+        if folder.is_dir() and any((folder / name).exists() for name in names):
+            return stored.model_copy(update={"working_dir": str(folder)})
     return None
 
 
@@ -456,14 +459,6 @@ def _missing(spec: Spec) -> str:
     """Return the path whose absence makes `_lacks_code` true."""
     folder = Path(spec.working_dir or ".")
     return str(folder / spec.program.partition(":")[0] if folder.is_dir() else folder)
-
-
-def _has_code(spec: Spec) -> bool:
-    code = spec.program.partition(":")[0]
-    package = code.partition(".")[0]
-    names = (code,) if "/" in code or code.endswith(".py") else (code, package, f"{package}.py")
-    folder = Path(spec.working_dir or ".")
-    return folder.is_dir() and any((folder / name).exists() for name in names)
 
 
 def _elsewhere(stored: Spec, places: Places, store: Store, log: Survey) -> tuple[Spec, str | None]:

@@ -86,24 +86,17 @@ def make(services: Path) -> Passwords:
     new = Passwords(**{one.name: secrets.token_urlsafe(24) for one in fields(Passwords)})
     file = file_of(services)
     private_files.folder(file.parent)
-    if file.exists() and read(services) is None:
-        _put_aside(services)
+    if file.exists() and read(services) is None:  # it belongs to another folder: put it aside
+        # One process at a time: a second one would put aside what the first makes.
+        lock = locks.acquire(file.with_suffix(".lock"), wait=5.0)
+        if lock is None:
+            raise UserError(
+                f"{file.with_suffix('.lock')} is locked by another process that does not let go;"
+                " try again"
+            )
+        with lock:
+            if file.exists() and read(services) is None:
+                file.rename(file.with_suffix(".elsewhere"))
     # Never overwrite passwords that another process made meanwhile.
     private_files.create(file, json.dumps({**asdict(new), "place": services.stat().st_ino}))
     return read(services) or new
-
-
-def _put_aside(services: Path) -> None:
-    """Rename a passwords file that belongs to another folder. One process at a time: a second one
-    would put aside what the first makes.
-    """
-    file = file_of(services)
-    lock = locks.acquire(file.with_suffix(".lock"), wait=5.0)
-    if lock is None:
-        raise UserError(
-            f"{file.with_suffix('.lock')} is locked by another process that does not let go; try"
-            " again"
-        )
-    with lock:
-        if file.exists() and read(services) is None:
-            file.rename(file.with_suffix(".elsewhere"))

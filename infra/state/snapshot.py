@@ -103,7 +103,13 @@ def restore(store: Store, key: str, below: Path) -> Path:
     try:
         files = _listed(store, key, name)
         if folder.is_dir():
-            _verify(folder, files)
+            for file in files:
+                path = folder / file.path
+                if (
+                    not path.is_file()
+                    or hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256
+                ):
+                    raise UserError(f"{path} was changed since it was restored; remove {folder}")
             return folder
         private_files.folder(below)
         with tempfile.TemporaryDirectory(dir=below, prefix=".new-") as made:
@@ -133,13 +139,6 @@ def _listed(store: Store, key: str, name: str) -> list[_File]:
         raise Unsound("it has too many files, or wrong hashes")
     check_paths((file.path for file in files), ())
     return files
-
-
-def _verify(folder: Path, files: list[_File]) -> None:
-    for file in files:
-        path = folder / file.path
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256:
-            raise UserError(f"{path} was changed since it was restored; remove {folder}")
 
 
 def _fetch(store: Store, file: _File, folder: Path) -> None:

@@ -219,23 +219,20 @@ class _Sessions:
         if self._session is None:
             async with self._making:
                 if self._session is None:
-                    self._session = await self._make()
+                    self._fs = fs = await asyncio.to_thread(self._file_system)
+                    client = await fs.set_session()
+                    METER.watch(client)
+                    found = await fs.session.get_credentials()
+                    self._session = S3Session(
+                        client=client,
+                        credentials=f"from {found.method}" if found else "none were found",
+                        room=self._room,
+                    )
         return self._session
 
     def forget(self, session: S3Session | None) -> None:
         if session is self._session:
             self._session = None
-
-    async def _make(self) -> S3Session:
-        self._fs = fs = await asyncio.to_thread(self._file_system)
-        client = await fs.set_session()
-        METER.watch(client)
-        found = await fs.session.get_credentials()
-        return S3Session(
-            client=client,
-            credentials=f"from {found.method}" if found else "none were found",
-            room=self._room,
-        )
 
     def _file_system(self) -> Any:
         try:

@@ -208,18 +208,13 @@ def _has_ended(job: Mapping[str, Any]) -> bool:
     )
 
 
-def _ready(pod: Mapping[str, Any]) -> bool:
-    """Return whether all containers of a pod are ready, and it is not being deleted."""
-    conditions = {one["type"]: one["status"] for one in pod.get("status", {}).get("conditions", ())}
-    return conditions.get("Ready") == "True" and not pod["metadata"].get("deletionTimestamp")
-
-
 def _state(pod: Mapping[str, Any]) -> str:
     """Return the state of a pod: `running`, or a description of the problem."""
     status = pod.get("status", {})
+    conditions = status.get("conditions", ())
     if pod["metadata"].get("deletionTimestamp"):
         return "ending"
-    if _ready(pod):
+    if any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
         return "running"
     for container in (
         *status.get("initContainerStatuses", ()),
@@ -228,7 +223,7 @@ def _state(pod: Mapping[str, Any]) -> str:
         waiting = container.get("state", {}).get("waiting", {})
         if reason := waiting.get("reason"):
             return f"{reason} ({waiting['message']})" if waiting.get("message") else str(reason)
-    for condition in status.get("conditions", ()):
+    for condition in conditions:
         if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
             return f"Unschedulable ({condition.get('message', '')})"
     phase = str(status.get("phase", "unknown")).lower()
