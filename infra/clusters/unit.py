@@ -24,8 +24,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regrow.infra.clusters import marks
 from regrow.infra.machine import locks
+from regrow.infra.machine.descendants import ancestors
+from regrow.infra.machine.processes import kill_all, marked
 from regrow.infra.machine.supervised import (
     Backoff,
     Supervised,
@@ -97,7 +98,7 @@ class Unit:
                     return "running"
                 case "activating":
                     return "restarting"
-        if marks.left(*self._marks):
+        if _left(*self._marks):
             return "running"
         return "restarting" if locks.is_held(self._lock) else "ended"
 
@@ -161,7 +162,7 @@ class Unit:
                 while agent.is_alive() and not signals:
                     time.sleep(_TICK)
                 agent.end(grace=LEAVE_SECONDS)
-                marks.kill(*self._marks)
+                _kill(*self._marks)
                 if agent.child is not None and agent.child.returncode in FINAL:
                     break
                 until(lambda: signals, seconds=pauses.after(time.monotonic() - began), tick=_TICK)
@@ -187,7 +188,7 @@ class Unit:
             seconds=LEAVE_SECONDS + _START_SECONDS,
             tick=_TICK,
         )
-        marks.kill(*self._marks)
+        _kill(*self._marks)
         self._lock.unlink(missing_ok=True)
 
 
@@ -230,7 +231,7 @@ def status(cluster: str) -> dict[str, Any]:
         }
         for one in units(cluster)
     ]
-    return {"units": described, "left": marks.left(f"{MARK}={cluster}")}
+    return {"units": described, "left": _left(f"{MARK}={cluster}")}
 
 
 def stop(cluster: str) -> dict[str, Any]:
@@ -240,9 +241,9 @@ def stop(cluster: str) -> dict[str, Any]:
         one.ask_to_leave()
     for one in found:
         one.remove()
-    marks.kill(f"{MARK}={cluster}")
+    _kill(f"{MARK}={cluster}")
     left = [f"unit {file.name}" for file in _services().glob(f"regrow-{cluster}.*.service")]
-    return {"units": [], "left": left + marks.left(f"{MARK}={cluster}")}
+    return {"units": [], "left": left + _left(f"{MARK}={cluster}")}
 
 
 def _services() -> Path:
@@ -289,6 +290,24 @@ def _ask_manager(*words: str) -> None:
 def _last(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return lines[-1] if lines else ""
+
+
+def _left(*marks: str) -> list[str]:
+    """Return the ids and commands of the processes here that have all marks (NAME=value)."""
+    found = []
+    for process in marked(*marks):
+        try:
+            words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        found.append(f"{process} {b' '.join(words).decode(errors='replace')[:200].strip()}")
+    return found
+
+
+def _kill(*marks: str) -> None:
+    """Kill all processes with the marks, except this one's ancestors: a shell, a supervisor."""
+    spared = ancestors(os.getpid())
+    kill_all(lambda: [process for process in marked(*marks) if process not in spared])
 
 
 def main(words: Sequence[str]) -> int:
