@@ -75,9 +75,9 @@ def end_children() -> None:
                     os.waitpid(process, os.WNOHANG)
 
 
-def end_orphans(environment: Mapping[str, str] = os.environ) -> None:
+def end_orphans() -> None:
     """End what remains of workers of this node's Ray that were killed while they ran a trial."""
-    raylet = environment.get("RAY_RAYLET_PID", "")
+    raylet = os.environ.get("RAY_RAYLET_PID", "")
     if raylet.isdigit() and int(raylet) in (_above(os.getpid(), _processes()) or ()):
         _end(lambda: _orphans(int(raylet)))
 

@@ -189,9 +189,7 @@ class PrefectServerHandle:
 
 
 @contextmanager
-def staying(
-    home: Path, *, port: int | None = None, host: str | None = None
-) -> Iterator[PrefectServerHandle]:
+def staying(home: Path, *, host: str | None = None) -> Iterator[PrefectServerHandle]:
     """Run the embedded server of `home` within the block, with the services that schedules and
     automations need; see `begin`.
 
@@ -201,7 +199,7 @@ def staying(
     """
     private_files.folder(home)
     with homes.stay(home, host):
-        handle = begin(home, port=port, adopt=False)
+        handle = begin(home, adopt=False)
         try:
             handle.wait()
             handle.watch()
