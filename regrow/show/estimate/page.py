@@ -47,7 +47,13 @@ def html(found: Estimate) -> str:
     """Make the page."""
     from regrow.show.figures.embedded import plotly_as_text  # imports Plotly
 
-    figures = list(_figures(found))
+    figures = [
+        {"name": name, "title": title, "reading": reading, "whole": False, **drawn(made)}
+        for name, title, reading, made in (
+            ("value", "Cost against value", VALUE, _value(found)),
+            ("time", "Chance of being done", TIME, _time(found)),
+        )
+    ]
     spec = found.premises.spec
     lines = list(words.table(found))
     columns = [name for name in lines[0].cells if any(one.cells[name][0] for one in lines)]
@@ -101,14 +107,6 @@ def _tiles(found: Estimate) -> Iterator[dict[str, str]]:
 def _deadline(found: Estimate) -> float | None:
     deadline = found.premises.spec.stop.deadline
     return deadline if isinstance(deadline, float) else None
-
-
-def _figures(found: Estimate) -> Iterator[dict[str, Any]]:
-    for name, title, reading, made in (
-        ("value", "Cost against value", VALUE, _value(found)),
-        ("time", "Chance of being done", TIME, _time(found)),
-    ):
-        yield {"name": name, "title": title, "reading": reading, "whole": False, **drawn(made)}
 
 
 def _value(found: Estimate) -> Figure:
