@@ -1,6 +1,6 @@
 """Finding or making the MLflow experiment, by a client or a SQL store. Imports mlflow."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mlflow.entities import Experiment, ExperimentTag, ViewType
 from mlflow.exceptions import MlflowException
@@ -19,14 +19,8 @@ def open_experiment(api: "MlflowClient | Store", target: Target) -> Experiment:
     experiment: Experiment | None = api.get_experiment_by_name(target.experiment_name)
     if experiment is None:
         try:
-            # MLflow's page opens an experiment of this kind with its runs and charts
-            kind = "custom_model_development"
             experiment_id = api.create_experiment(
-                target.experiment_name,
-                target.artifact_location,
-                {_KIND_TAG: kind}
-                if isinstance(api, MlflowClient)
-                else [ExperimentTag(_KIND_TAG, kind)],
+                target.experiment_name, target.artifact_location, _tags(api)
             )
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
@@ -36,6 +30,14 @@ def open_experiment(api: "MlflowClient | Store", target: Target) -> Experiment:
     if experiment.lifecycle_stage != "active":
         _restore(api, experiment.experiment_id)
     return experiment
+
+
+def _tags(api: "MlflowClient | Store") -> Any:
+    """Return the experiment's tags. MLflow's page opens an experiment of this kind with its runs
+    and charts, any other kind with the pages for agents.
+    """
+    kind = "custom_model_development"
+    return {_KIND_TAG: kind} if isinstance(api, MlflowClient) else [ExperimentTag(_KIND_TAG, kind)]
 
 
 def _restore(api: "MlflowClient | Store", experiment_id: str) -> None:
