@@ -14,9 +14,6 @@ import msgspec
 from regrow.infra.clusters.folder import Folder
 from regrow.infra.machine import private_files
 
-_MOST = 100
-"""Submissions that are remembered, the newest ones."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentWork:
@@ -165,4 +162,5 @@ class Submissions(Generic[S]):
     def keep(self, these: Sequence[S]) -> None:
         """Remember these alone."""
         self._folder.make()
-        private_files.replace(self._file, msgspec.json.encode(list(these)[-_MOST:]))
+        # the newest ones
+        private_files.replace(self._file, msgspec.json.encode(list(these)[-100:]))

@@ -17,8 +17,6 @@ from regrow.infra.machine import locks
 from regrow.infra.state import service_files
 from regrow.search.errors import SpecError
 
-_WAIT_SECONDS = 1.0
-
 
 class Folder:
     """The folder of a cluster."""
@@ -46,7 +44,7 @@ class Folder:
                 " waiting for that"
             )
             while lock is None:
-                lock = locks.acquire(file, wait=_WAIT_SECONDS)
+                lock = locks.acquire(file, wait=1.0)
         with lock:
             yield
 

@@ -36,7 +36,11 @@ class Remote:
         """Run a command in the login shell there, with `given` as its input. Exit code 255: it
         could not be reached.
         """
-        words = self._words(command)
+        known = str(self.known_hosts).replace("%", "%%")  # ssh expands %
+        own = ("StrictHostKeyChecking=accept-new", f'UserKnownHostsFile="{known}"')
+        options = [word for option in (*_OPTIONS, *own) for word in ("-o", option)]
+        words = ["ssh", "-i", str(self.key), *options, "--", f"{self.user}@{self.address}"]
+        words.append(f"bash -lc {shlex.quote(command)}")
         try:
             return subprocess.run(
                 words, input=given, capture_output=True, timeout=timeout, check=False
@@ -47,17 +51,3 @@ class Remote:
             )
         except FileNotFoundError:
             raise RegrowError("there is no program ssh here; install OpenSSH's client") from None
-
-    @property
-    def _login(self) -> list[str]:
-        return ["--", f"{self.user}@{self.address}"]
-
-    def _words(self, command: str) -> list[str]:
-        """Return the command that runs another one in the login shell there."""
-        return [*self._ssh(), *self._login, f"bash -lc {shlex.quote(command)}"]
-
-    def _ssh(self, *more: str) -> list[str]:
-        known = str(self.known_hosts).replace("%", "%%")  # ssh expands %
-        own = ("StrictHostKeyChecking=accept-new", f'UserKnownHostsFile="{known}"', *more)
-        options = [word for option in (*_OPTIONS, *own) for word in ("-o", option)]
-        return ["ssh", "-i", str(self.key), *options]

@@ -27,13 +27,9 @@ SIGNAL_SECONDS = 120
 """Seconds before its time limit at which an element is asked to leave. Slurm itself may take 60 s
 more.
 """
-_SIGNAL_SHARE = 4
-"""Of a short time limit, this part is the most that is left for that."""
 _COMMAND_SECONDS = 60.0
 END_SECONDS = 180.0
 """Seconds that cancelled elements may take to end: their trials save."""
-_LINES = 20
-"""Lines of an element's output that are shown."""
 _FIELDS = ("%F", "%K", "%T", "%N", "%M", "%r", "%k")
 _MARK = "\x1f"
 _END_TIME = """
@@ -145,7 +141,8 @@ def script(
 def _signal_seconds(cluster: Slurm) -> int:
     if cluster.time is None:
         return SIGNAL_SECONDS
-    return min(SIGNAL_SECONDS, int(cluster.time / _SIGNAL_SHARE))
+    # of a short time limit, no more than a quarter
+    return min(SIGNAL_SECONDS, int(cluster.time / 4))
 
 
 def _export(name: str, value: str) -> list[str]:
@@ -159,7 +156,6 @@ def _export(name: str, value: str) -> list[str]:
 
 
 def _command(cluster: Slurm, words: Sequence[str]) -> str:
-    """Return the shell command of an agent."""
     if cluster.prefix is None:
         program = [cluster.python or sys.executable, "-m", "regrow"]
         return shlex.join([*program, *words])
@@ -256,7 +252,7 @@ class SlurmEngine:
         return [
             Output(
                 title=str(file),
-                lines=file.read_text(errors="replace").strip().splitlines()[-_LINES:],
+                lines=file.read_text(errors="replace").strip().splitlines()[-20:],
                 t=file.stat().st_mtime,
             )
             for file in files
@@ -287,7 +283,6 @@ class SlurmEngine:
 
     @property
     def _output(self) -> Path:
-        """Folder of the agents' output."""
         return Path(self.cluster.output or Path.cwd() / "slurm")
 
     def _queued(self, work: AgentWork) -> Array | None:

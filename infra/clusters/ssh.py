@@ -35,17 +35,7 @@ Done = subprocess.CompletedProcess[bytes]
 _LOOK_SECONDS = 30.0
 _SEEN_SECONDS = 5
 """Seconds until a file made on one machine must be visible on the others."""
-_SHIP_SECONDS = 1800.0
-"""Seconds for the archive, `setup` and the environment: some packages are gigabytes."""
 _STOP_SECONDS = LEAVE_SECONDS + 90.0
-_NO_COMMAND = 127
-"""Exit code of a shell that does not find the command."""
-_LINES = 20
-"""Lines of an agent's output that are shown."""
-_SHOWN = 5
-"""Lines of a command's errors that are shown."""
-_AT_ONCE = 32
-"""Machines that are asked at a time."""
 
 
 class Launch(Submission, frozen=True, kw_only=True):
@@ -103,7 +93,16 @@ class SshEngine:
         lacks = [one for one in remotes if one not in has]
         if has:
             say(f"{work.experiment} has agents already on {_named(has)}")
-        launch = self._remembered(work, remotes)
+        before = [one for one in self._launches.all() if unit_name(one) == unit_name(work)]
+        earlier = (address for one in before for address in one.machines)
+        launch = Launch(
+            experiment=work.experiment,
+            state=work.state,
+            t=time.time(),
+            machines=tuple(dict.fromkeys((*(one.address for one in remotes), *earlier))),
+        )
+        others = [one for one in self._launches.all() if one not in before]
+        self._launches.keep([*others, launch])
         if lacks:
             self._start(lacks, work, say)
         return launch
@@ -128,7 +127,7 @@ class SshEngine:
         folder = f'"$HOME"/{unit_files.base(self.cluster)}/units/{unit_name(of)}'
         command = (
             f'log={folder}/"$(uname -n)".log; test -f "$log" || {{ echo 0; exit; }};'
-            f' tail -n {_LINES} "$log"; echo; stat -c %Y "$log"'
+            f' tail -n 20 "$log"; echo; stat -c %Y "$log"'
         )
         found = []
         for remote, done in self._all(self._remotes(), command, _LOOK_SECONDS):
@@ -174,20 +173,6 @@ class SshEngine:
             reasons = "; ".join(f"{address}: {why}" for address, why in left.items())
             raise RegrowError(f"of {self.cluster.name} this is left, or may be: {reasons}")
         say(f"nothing of {self.cluster.name} is left on {_count(len(remotes), 'machine')}")
-
-    def _remembered(self, work: AgentWork, remotes: Sequence[Remote]) -> Launch:
-        """Remember on which machines the experiment may have agents."""
-        before = [one for one in self._launches.all() if unit_name(one) == unit_name(work)]
-        earlier = (address for one in before for address in one.machines)
-        launch = Launch(
-            experiment=work.experiment,
-            state=work.state,
-            t=time.time(),
-            machines=tuple(dict.fromkeys((*(one.address for one in remotes), *earlier))),
-        )
-        others = [one for one in self._launches.all() if one not in before]
-        self._launches.keep([*others, launch])
-        return launch
 
     # ---- what machines are asked first
 
@@ -289,9 +274,10 @@ class SshEngine:
         command = unit_files.install(self.cluster, parcel, f"start {unit_name(work)}")
         say(f"{work.experiment}: starting {_count(len(remotes), 'agent')} on {_named(remotes)}")
         failed, alone = [], []
-        for remote, done in self._all(remotes, command, _SHIP_SECONDS, parcel.archive):
+        # some packages are gigabytes
+        for remote, done in self._all(remotes, command, 1800.0, parcel.archive):
             if done.returncode != 0:
-                lines = done.stderr.decode(errors="replace").strip().splitlines()[-_SHOWN:]
+                lines = done.stderr.decode(errors="replace").strip().splitlines()[-5:]
                 failed.append(f"no agent was started on {remote.address}: {' '.join(lines)}")
             elif _reply(done).get("by") == "supervisor":
                 alone.append(remote)
@@ -334,7 +320,7 @@ class SshEngine:
         """Run a command on all machines. Returns what became of it, in the same order."""
         found: dict[str, Done] = {}
         failed: list[RegrowError] = []
-        turns = threading.Semaphore(_AT_ONCE)
+        turns = threading.Semaphore(32)
 
         def run(remote: Remote) -> None:
             try:
@@ -380,7 +366,8 @@ def _trouble(done: Done, *, made: bool) -> tuple[str, str] | None:
 
     `made`: the environment is made by regrow there, so without one nothing was ever started.
     """
-    if done.returncode == 0 or (done.returncode == _NO_COMMAND and made):
+    # 127: the shell did not find the command
+    if done.returncode == 0 or (done.returncode == 127 and made):
         return None
     return ("cannot be reached" if done.returncode == UNREACHABLE else "does not answer"), _last(
         done

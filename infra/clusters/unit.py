@@ -24,8 +24,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regrow.infra.clusters import marks
 from regrow.infra.machine import locks
+from regrow.infra.machine.descendants import ancestors
+from regrow.infra.machine.processes import kill_all, marked
 from regrow.infra.machine.supervised import (
     Backoff,
     Supervised,
@@ -53,8 +54,6 @@ LEAVE_SECONDS = 90.0
 """Seconds that an agent may take to leave: its trials save."""
 _PAUSE_SECONDS, _STEADY_SECONDS, _MOST_SECONDS = 1.0, 60.0, 60.0
 _START_SECONDS = 20.0
-_MANAGER_SECONDS = 5.0
-_SYSTEMD_SECONDS = LEAVE_SECONDS + 30.0
 _LOG_BYTES = 1 << 20
 _TICK = 0.1
 
@@ -99,7 +98,7 @@ class Unit:
                     return "running"
                 case "activating":
                     return "restarting"
-        if marks.left(*self._marks):
+        if _left(*self._marks):
             return "running"
         return "restarting" if locks.is_held(self._lock) else "ended"
 
@@ -108,13 +107,27 @@ class Unit:
         if self.state() == "ended":
             _sweep(self.cluster, self.name)
             self._unpack()
-            _cut(self.log)
+            # keep the end of a log that has grown
+            if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
+                self.log.write_bytes(self.log.read_bytes()[-_LOG_BYTES:])
             if _has_manager():
                 shutil.copyfile(self.folder / self._service, _services() / self._service)
                 _ask_manager("daemon-reload")
                 _ask_manager("enable", "--now", self._service)
             else:
-                self._start_supervisor()
+                command = [sys.executable, "-P", "-m", __spec__.name if __spec__ else __name__]
+                command += [self.cluster, "supervise", self.name]
+                process = Supervised.of(spawn(command, self.log, environment=os.environ))
+                if failed := await_ready(
+                    lambda _: locks.is_held(self._lock),
+                    process.is_alive,
+                    seconds=_START_SECONDS,
+                    what="start",
+                    tick=_TICK,
+                ):
+                    raise RegrowError(
+                        f"the agent's supervisor {failed}; it said: {_last(self.log)}"
+                    )
         return "systemd" if _services().joinpath(self._service).exists() else "supervisor"
 
     def _unpack(self) -> None:
@@ -135,19 +148,6 @@ class Unit:
                 shutil.rmtree(partial, ignore_errors=True)
             packed.unlink(missing_ok=True)
 
-    def _start_supervisor(self) -> None:
-        command = [sys.executable, "-P", "-m", __spec__.name if __spec__ else __name__]
-        command += [self.cluster, "supervise", self.name]
-        process = Supervised.of(spawn(command, self.log, environment=os.environ))
-        if failed := await_ready(
-            lambda _: locks.is_held(self._lock),
-            process.is_alive,
-            seconds=_START_SECONDS,
-            what="start",
-            tick=_TICK,
-        ):
-            raise RegrowError(f"the agent's supervisor {failed}; it said: {_last(self.log)}")
-
     def supervise(self) -> None:
         """Run the agent, again and again, until its end is final or a signal asks for its end."""
         with sole(self._lock, self.name) as signals:
@@ -162,7 +162,7 @@ class Unit:
                 while agent.is_alive() and not signals:
                     time.sleep(_TICK)
                 agent.end(grace=LEAVE_SECONDS)
-                marks.kill(*self._marks)
+                _kill(*self._marks)
                 if agent.child is not None and agent.child.returncode in FINAL:
                     break
                 until(lambda: signals, seconds=pauses.after(time.monotonic() - began), tick=_TICK)
@@ -188,7 +188,7 @@ class Unit:
             seconds=LEAVE_SECONDS + _START_SECONDS,
             tick=_TICK,
         )
-        marks.kill(*self._marks)
+        _kill(*self._marks)
         self._lock.unlink(missing_ok=True)
 
 
@@ -223,10 +223,15 @@ def _sweep(cluster: str, name: str) -> None:
 def status(cluster: str) -> dict[str, Any]:
     """Return the units of this machine, and the processes that belong to them."""
     described = [
-        {"name": one.name, "state": one.state(), "said": _last(one.log), "t": _written(one.log)}
+        {
+            "name": one.name,
+            "state": one.state(),
+            "said": _last(one.log),
+            "t": one.log.stat().st_mtime if one.log.exists() else 0.0,
+        }
         for one in units(cluster)
     ]
-    return {"units": described, "left": marks.left(f"{MARK}={cluster}")}
+    return {"units": described, "left": _left(f"{MARK}={cluster}")}
 
 
 def stop(cluster: str) -> dict[str, Any]:
@@ -236,9 +241,9 @@ def stop(cluster: str) -> dict[str, Any]:
         one.ask_to_leave()
     for one in found:
         one.remove()
-    marks.kill(f"{MARK}={cluster}")
+    _kill(f"{MARK}={cluster}")
     left = [f"unit {file.name}" for file in _services().glob(f"regrow-{cluster}.*.service")]
-    return {"units": [], "left": left + marks.left(f"{MARK}={cluster}")}
+    return {"units": [], "left": left + _left(f"{MARK}={cluster}")}
 
 
 def _services() -> Path:
@@ -256,7 +261,7 @@ def _has_manager() -> bool:
     if subprocess.run(linger, capture_output=True, check=False).returncode != 0:
         return False
     _services().mkdir(parents=True, exist_ok=True)
-    return until(lambda: _systemctl("show-environment").returncode == 0, seconds=_MANAGER_SECONDS)
+    return until(lambda: _systemctl("show-environment").returncode == 0, seconds=5.0)
 
 
 def _systemctl(*words: str) -> subprocess.CompletedProcess[str]:
@@ -270,7 +275,7 @@ def _systemctl(*words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=_SYSTEMD_SECONDS,
+        timeout=LEAVE_SECONDS + 30.0,
         check=False,
     )
 
@@ -282,19 +287,27 @@ def _ask_manager(*words: str) -> None:
         raise RegrowError(f"systemctl --user {words[0]}: {' '.join(done.stderr.split())}")
 
 
-def _cut(log: Path) -> None:
-    """Keep the end of a log that has grown."""
-    if log.exists() and log.stat().st_size > _LOG_BYTES:
-        log.write_bytes(log.read_bytes()[-_LOG_BYTES:])
-
-
 def _last(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return lines[-1] if lines else ""
 
 
-def _written(log: Path) -> float:
-    return log.stat().st_mtime if log.exists() else 0.0
+def _left(*marks: str) -> list[str]:
+    """Return the ids and commands of the processes here that have all marks (NAME=value)."""
+    found = []
+    for process in marked(*marks):
+        try:
+            words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        found.append(f"{process} {b' '.join(words).decode(errors='replace')[:200].strip()}")
+    return found
+
+
+def _kill(*marks: str) -> None:
+    """Kill all processes with the marks, except this one's ancestors: a shell, a supervisor."""
+    spared = ancestors(os.getpid())
+    kill_all(lambda: [process for process in marked(*marks) if process not in spared])
 
 
 def main(words: Sequence[str]) -> int:

@@ -41,8 +41,6 @@ and not so old that tar warns of it.
 """
 _NAMED = 3
 """How many of the largest files of a project that is too large are named."""
-_BOOT_SECONDS = 120
-"""Seconds after a boot for which an agent waits for a default route."""
 _SCRIPT = """#!/bin/sh
 # An agent of the experiment {experiment}.
 need() {{ test "$1" "$2" || {{ echo "regrow: $2 is not there yet"; exit {not_ready}; }}; }}
@@ -176,7 +174,17 @@ def _project(work: AgentWork, say: Callable[[str], None]) -> bytes:
         hidden += excludes([f"{Path(work.state).relative_to(work.project)}/"])
     packed = private.packed(work.project, hidden)
     if len(packed) > _MOST_BYTES:
-        raise UserError(_too_large(work.project))
+        project = work.project
+        files = [file for file in project.rglob("*") if file.is_file() and not file.is_symlink()]
+        largest = sorted(
+            ((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True
+        )[:_NAMED]
+        named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
+        raise UserError(
+            f"the project {project} is more than the 100 MB that Ray takes, packed; its largest"
+            f" files: {named}; name what is not needed in a .gitignore there, and have data come by"
+            " a bucket or a shared folder"
+        )
     return packed
 
 
@@ -194,7 +202,7 @@ def script(
         folder=f"{base(cluster)}/units/{unit_name(work)}",
         base=base(cluster),
         state=state,
-        boot=_BOOT_SECONDS,
+        boot=120,
         not_ready=NOT_READY,
         project=project,
         python=python(cluster, made or ENVIRONMENT),
@@ -251,23 +259,6 @@ def files(cluster: Ssh, work: AgentWork) -> dict[str, str]:
 def _escaped(value: str) -> str:
     """Return a value for double quotes, as shells and systemd read them."""
     return "".join(f"\\{one}" if one in '"\\$`' else one for one in value)
-
-
-def _too_large(project: Path) -> str:
-    """Return the message about a project that is too large for Ray."""
-    files = [file for file in project.rglob("*") if file.is_file() and not file.is_symlink()]
-    largest = sorted(
-        ((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True
-    )[:_NAMED]
-    named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
-    hint = (
-        "name what is not needed in a .gitignore there, and have data come by a bucket or a shared"
-        " folder"
-    )
-    return (
-        f"the project {project} is more than the 100 MB that Ray takes, packed; its largest files:"
-        f" {named}; {hint}"
-    )
 
 
 def _hash(content: bytes) -> str:

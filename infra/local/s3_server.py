@@ -41,8 +41,6 @@ nothing that was acknowledged.
 BUCKET = "regrow"
 REGION = "us-east-1"
 _PARTS = ("master", "volume", "filer", "admin")
-_YEARS = 10
-"""Validity of a certificate; each start makes a new one."""
 _PORTS = range(10_240, 22_000)
 """Range for the first of ten ports. With its siblings, up to 10,000 higher, all are below the
 kernel's ephemeral ports.
@@ -218,21 +216,6 @@ def _spawn(
         "filer.localSocket": "../filer.socket",
         "s3.localSocket": "../s3.socket",
     }
-    child = spawn(
-        [program, "mini", *(f"-{name}={value}" for name, value in options.items())],
-        folder / "server.log",
-        environment={**_environment(), **mutual_tls(folder)},
-        folder=folder / "data",
-        inherited=(lock,),
-        umask=0o077,
-    )
-    server = S3Server(folder=folder, port=port, pid=child.pid, bucket=bucket)
-    record = {name: value for name, value in asdict(server).items() if name != "folder"}
-    private_files.replace(folder / "server.json", json.dumps(record))
-    return server, child
-
-
-def _environment() -> dict[str, str]:
     mine = {
         name: value
         for name, value in os.environ.items()
@@ -241,7 +224,18 @@ def _environment() -> dict[str, str]:
     # 180 MB of memory under load instead of 500 to 800. With a limit of 250 MiB or less it collects
     # garbage all the time, as the runtime counts memory that the process never touched: 13 % of a
     # core when idle, instead of 0.4 %.
-    return {**mine, "GOMEMLIMIT": "300MiB", "GOGC": "50"}
+    child = spawn(
+        [program, "mini", *(f"-{name}={value}" for name, value in options.items())],
+        folder / "server.log",
+        environment={**mine, "GOMEMLIMIT": "300MiB", "GOGC": "50", **mutual_tls(folder)},
+        folder=folder / "data",
+        inherited=(lock,),
+        umask=0o077,
+    )
+    server = S3Server(folder=folder, port=port, pid=child.pid, bucket=bucket)
+    record = {name: value for name, value in asdict(server).items() if name != "folder"}
+    private_files.replace(folder / "server.json", json.dumps(record))
+    return server, child
 
 
 def mutual_tls(folder: Path) -> dict[str, str]:
@@ -301,7 +295,7 @@ def _pair() -> tuple[bytes, bytes]:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=365 * _YEARS))
+        .not_valid_after(now + dt.timedelta(days=365 * 10))  # each start makes a new one
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -402,13 +396,10 @@ def request(
         signed.url, data=body or None, headers=dict(signed.headers), method=method
     )
     try:
-        with _opener().open(asked, timeout=10.0) as answer:
+        # Loopback must bypass the user's proxy.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(asked, timeout=10.0) as answer:
             return int(answer.status), answer.read()
     except urllib.error.HTTPError as error:
         with error:
             return int(error.code), error.read()
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    # Loopback must bypass the user's proxy.
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -15,8 +15,6 @@ from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.tasks.ports.store import Store
 
-_ORDERS = (b'{"event":"excluded"', b'{"event":"halted"')
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
@@ -55,7 +53,7 @@ def survey(store: Store) -> Survey:
                 if isinstance(event, Opened):
                     opened = event
                     described = event if event.environment else described
-            if not line.startswith(_ORDERS):
+            if not line.startswith((b'{"event":"excluded"', b'{"event":"halted"')):
                 last = number, place, line
     return Survey(
         created=created if isinstance(created, Created) else None,

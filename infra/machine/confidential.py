@@ -41,8 +41,6 @@ NEVER = {".git", ".venv", ".regrow", "__pycache__", ".ipynb_checkpoints"} | {
     f".{tool}_cache" for tool in ("mypy", "ruff", "pytest")
 }
 """Folders that are never sent, as each machine makes its own."""
-_LOOKED_BYTES = 32_768
-"""Files with more bytes are not searched for keys: a key is shorter."""
 _KEY = re.compile(rb"\s*-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")
 _ACCOUNT = re.compile(rb'"type"\s*:\s*"(service_account|authorized_user|external_account)"')
 _TOLD = 5
@@ -109,7 +107,6 @@ def _found(folder: Path) -> Iterator[Path]:
 
 
 def _target(path: Path) -> Path:
-    """Return where a link leads, or the path itself."""
     return path.resolve() if path.is_symlink() else path
 
 
@@ -122,7 +119,7 @@ def _is_private(path: Path) -> bool:
     try:
         if not path.is_file():
             return False
-        if path.stat().st_size > _LOOKED_BYTES:
+        if path.stat().st_size > 32_768:  # a key is shorter
             return not os.access(path, os.R_OK)
         content = path.read_bytes()
     except OSError:  # another user's; packing would fail

@@ -30,14 +30,11 @@ GRACE_SECONDS = 1.0
 """How long processes may take to exit after SIGTERM, before they are killed."""
 MOST_SECONDS = 10.0
 """Seconds to keep killing what restarts, or cannot be interrupted."""
-_PR_SET_CHILD_SUBREAPER = 36
 _TRACKER = b"resource_tracker import main"
 """Part of the command of Python's (and loky's) cleaner of shared memory. It exits with the last
 process that it serves and is not ended earlier: what it would have removed would stay until the
 machine restarts.
 """
-_POOLS = 15
-"""The priority at which `multiprocessing` ends its pools when a process exits."""
 _LOG = logging.getLogger("regrow.trial")
 
 
@@ -50,7 +47,7 @@ class _Process(NamedTuple):
 def adopt() -> None:
     """Become the parent of orphaned descendants from now on. Linux only."""
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def end_children() -> None:
@@ -59,14 +56,28 @@ def end_children() -> None:
         return
     servers = [process for process in seen if b"forkserver import main" in _command(process)]
     with _no_news_of_children():
-        _end_pools()
+        # as an exit does, first: they restart workers that end
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            # In a thread, because it waits for the pools' threads: a pool whose worker died with a
+            # lock would wait forever.
+            finalize = util._run_finalizers  # noqa: SLF001 - there is no public way (3.14)
+            # 15: the priority of its pools at an exit
+            background.start(finalize, 15, name="pools").join(GRACE_SECONDS)
         _end(lambda: _below(os.getpid(), _processes()))
-        _reap(servers)
+        # Reap the dead: first the children that `multiprocessing` knows, then those that became
+        # children of this process. Not fork servers: `multiprocessing` restarts one only if it
+        # notices the death itself.
+        multiprocessing.active_children()
+        me = os.getpid()
+        for process, one in _processes().items():
+            if one.parent == me and one.dead and process not in servers:
+                with suppress(ChildProcessError):
+                    os.waitpid(process, os.WNOHANG)
 
 
-def end_orphans(environment: Mapping[str, str] = os.environ) -> None:
+def end_orphans() -> None:
     """End what remains of workers of this node's Ray that were killed while they ran a trial."""
-    raylet = environment.get("RAY_RAYLET_PID", "")
+    raylet = os.environ.get("RAY_RAYLET_PID", "")
     if raylet.isdigit() and int(raylet) in (_above(os.getpid(), _processes()) or ()):
         _end(lambda: _orphans(int(raylet)))
 
@@ -114,15 +125,6 @@ def _end(find: Callable[[], list[int]]) -> None:
         time.sleep(0.02)
 
 
-def _end_pools() -> None:
-    """End multiprocessing's pools as an exit does, first: they restart workers that end."""
-    if (util := sys.modules.get("multiprocessing.util")) is not None:
-        # In a thread, because it waits for the pools' threads: a pool whose worker died with a lock
-        # would wait forever.
-        finalize = util._run_finalizers  # noqa: SLF001 - there is no public way (3.14)
-        background.start(finalize, _POOLS, name="pools").join(GRACE_SECONDS)
-
-
 @contextmanager
 def _no_news_of_children() -> Iterator[None]:
     """Disable the user's SIGCHLD handler within the block: PyTorch's raises an error in the main
@@ -136,20 +138,6 @@ def _no_news_of_children() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGCHLD, before)
-
-
-def _reap(servers: list[int]) -> None:
-    """Reap the dead processes: first the children that `multiprocessing` knows, then those that
-    became children of this process.
-
-    Fork servers are not reaped: `multiprocessing` restarts one only if it notices the death itself.
-    """
-    multiprocessing.active_children()
-    me = os.getpid()
-    for process, one in _processes().items():
-        if one.parent == me and one.dead and process not in servers:
-            with suppress(ChildProcessError):
-                os.waitpid(process, os.WNOHANG)
 
 
 def _processes() -> dict[int, _Process]:

@@ -45,8 +45,6 @@ JSON = ("application/json",)
 _CHALLENGE = {"WWW-Authenticate": 'Bearer, Basic realm="the token, as the password"'}
 _POLICY = 1008
 """WebSocket close code for a violation of the server's policy."""
-_WORD = 4096
-"""Most characters of the first message of a WebSocket."""
 _WORD_SECONDS = 10.0
 """Seconds for that message to arrive."""
 MOST_WAITING = 64
@@ -161,7 +159,7 @@ class PasswordEntry(Entry):
     def says(self, text: str) -> bool:
         """Accept Prefect's first message, `{"type": "auth", "token": "USER:PASSWORD"}`."""
         try:
-            message = json.loads(text) if len(text) < _WORD else {}
+            message = json.loads(text) if len(text) < 4096 else {}
             return message["type"] == "auth" and hmac.compare_digest(
                 str(message["token"]).encode(), self._expected
             )

@@ -26,8 +26,6 @@ _LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
 """Most bytes of a Unix socket's path."""
 _BELOW = len("/ray/session_2026-11-22_13-43-00_123456_1234567/sockets/plasma_store.9")
 """Length of what Ray appends to a folder for temporary files (2.60)."""
-_SELF_SECONDS = 10.0
-"""Seconds that a connection to this machine itself may take."""
 FILES = 65536
 """Open files to request; Ray's own processes request as many."""
 LEAST_FILES = 128
@@ -95,7 +93,6 @@ def ray_folder(environment: Mapping[str, str]) -> Path:
 
 
 def _alone(folder: str) -> bool:
-    """Return whether only this user may enter the folder."""
     try:
         found = os.stat(folder)
     except OSError:
@@ -125,7 +122,7 @@ def check_loopback() -> None:
     """
     try:
         with socket.create_server((LOOPBACK[0], 0)) as server:
-            socket.create_connection(server.getsockname(), timeout=_SELF_SECONDS).close()
+            socket.create_connection(server.getsockname(), timeout=10.0).close()
     except OSError as error:
         raise UserError(
             f"this machine cannot reach itself at {LOOPBACK[0]} ({error.strerror or error}), where"

@@ -130,7 +130,11 @@ def create_database(database: Path, fill: Callable[[Path], None]) -> None:
 
     If another process was faster, its file is kept. Remains of a killed process are removed.
     """
-    _sweep(database)
+    for left in database.parent.glob(f".{database.name}.making-*"):
+        # A folder without a lock file is only a moment old, or its process was killed before
+        # locking it. It holds 0 bytes and is kept.
+        if (left / "lock").exists() and not is_held(left / "lock"):
+            shutil.rmtree(left, ignore_errors=True)
     if database.exists():
         return
     database.parent.mkdir(parents=True, exist_ok=True)
@@ -164,11 +168,3 @@ def load_dump(database: Path, dump: Path, package: str, folder: str) -> None:
 
 def _reading(database: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
-
-
-def _sweep(database: Path) -> None:
-    for left in database.parent.glob(f".{database.name}.making-*"):
-        # A folder without a lock file is only a moment old, or its process was killed before
-        # locking it. It holds 0 bytes and is kept.
-        if (left / "lock").exists() and not is_held(left / "lock"):
-            shutil.rmtree(left, ignore_errors=True)

@@ -13,7 +13,6 @@ import signal
 import sys
 from contextlib import suppress
 
-_PR_SET_PDEATHSIG = 1
 _IGNORED = (signal.SIGUSR1, signal.SIGUSR2)
 """Slurm sends what `--signal` names to all processes of a step, such as one in a container that
 `srun` starts. The agent decides what follows from it. What this program starts ignores them, too.
@@ -33,7 +32,7 @@ def main() -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     with suppress(AttributeError, OSError):  # Linux only
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:  # it ended before
         return
     del sys.argv[0]

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 
-_ASK_SECONDS = 20.0
-
 
 def ends(environment: Mapping[str, str] = os.environ) -> float | None:
     """Return when this process's Slurm job reaches its time limit, seconds since the epoch; None:
@@ -35,7 +33,7 @@ def ends(environment: Mapping[str, str] = os.environ) -> float | None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_ASK_SECONDS,
+            timeout=20.0,
             check=True,
         )
         return datetime.fromisoformat(answer.stdout.strip()).timestamp()

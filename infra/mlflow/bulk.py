@@ -45,8 +45,6 @@ from regrow.infra.mlflow.updates import (
 _Row = dict[str, Any]
 _RUNS, _PARAMS, _TAGS, _METRICS, _LATEST = private.tables()
 _LARGEST_FLOAT: Final = 1.7976931348623157e308  # SQL has no infinity; MLflow stores this
-_AT_ONCE: Final = 10_000
-"""Most points that one statement inserts."""
 _POINT: Final = {"key", "value", "timestamp", "step", "is_nan", "run_uuid"}
 _KNOWN: Final = {
     _RUNS: (
@@ -235,7 +233,7 @@ class _Rows:
                 last = self.latest.setdefault((run_id, point["key"]), point)
                 if (step, at_ms, point["value"]) > (last["step"], last["timestamp"], last["value"]):
                     self.latest[run_id, point["key"]] = point
-                if len(part) >= _AT_ONCE:
+                if len(part) >= 10_000:
                     yield part
                     part = []
         yield part

@@ -68,7 +68,13 @@ def _check_server(tracking_uri: str, timeout_s: float) -> None:
     elif token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urlopen(request, timeout=timeout_s, context=_tls()) as answer:
+        context = ssl.create_default_context(
+            cafile=os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH")
+        )
+        if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        with urlopen(request, timeout=timeout_s, context=context) as answer:
             body = answer.read(200).lstrip()
     except HTTPError as error:
         refused = error.code in (_UNAUTHORIZED, _FORBIDDEN)
@@ -79,14 +85,6 @@ def _check_server(tracking_uri: str, timeout_s: float) -> None:
         raise _silent(tracking_uri, timeout_s, getattr(error, "reason", error)) from None
     if not body.startswith(b"{"):
         raise _error(tracking_uri, "answers, but it is no MLflow server", SERVER_ADVICE)
-
-
-def _tls() -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH"))
-    if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _check_file(tracking_uri: str) -> None:

@@ -110,16 +110,12 @@ def _follow(database: Path, artifact_root: str) -> None:
 def _fill(database: Path) -> None:
     load_dump(database, DUMP, "mlflow", MIGRATIONS)
     if not is_current(database, "mlflow", MIGRATIONS):
-        _migrate(database)
+        from sqlalchemy.exc import OperationalError
 
-
-def _migrate(database: Path) -> None:
-    from sqlalchemy.exc import OperationalError
-
-    engine = private.engine(url_of(database))
-    try:
-        private.make_tables(engine)
-    except OperationalError as error:
-        raise OSError(str(error)) from error
-    finally:
-        engine.dispose()
+        engine = private.engine(url_of(database))
+        try:
+            private.make_tables(engine)
+        except OperationalError as error:
+            raise OSError(str(error)) from error
+        finally:
+            engine.dispose()

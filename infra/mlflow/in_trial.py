@@ -270,7 +270,13 @@ class _Calls:
             # program that started the worker (for example `mlflow run`).
             self.chosen = os.environ.pop(_CHOSEN, None)
         if self.tracked is None:
-            self._throw_away()
+            # An MLflow experiment that the training chose before does not exist in `scratch`.
+            self.active = choose_experiment(None) if "mlflow" in sys.modules else None
+            os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
+            os.environ |= {
+                "MLFLOW_TRACKING_URI": url_of(self.scratch / "mlflow.db"),
+                ARTIFACT_ROOT: uri_of(self.scratch / "mlflow-artifacts"),
+            }
         else:
             os.environ |= self._variables(self.tracked)
         for name, value in _SETTINGS.items():
@@ -324,17 +330,6 @@ class _Calls:
         if self.source.artifact_root is not None:
             found[ARTIFACT_ROOT] = self.source.artifact_root
         return found
-
-    def _throw_away(self) -> None:
-        """Make MLflow write to `scratch`. An MLflow experiment that the training chose before does
-        not exist there, so it is put aside.
-        """
-        self.active = choose_experiment(None) if "mlflow" in sys.modules else None
-        os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
-        os.environ |= {
-            "MLFLOW_TRACKING_URI": url_of(self.scratch / "mlflow.db"),
-            ARTIFACT_ROOT: uri_of(self.scratch / "mlflow-artifacts"),
-        }
 
     def monitor(self) -> None:
         """Start MLflow's monitor of the machine.
@@ -405,5 +400,4 @@ class _BeforeImport(MetaPathFinder):
 
 
 def _runs() -> Any:
-    """Import and return the module that imports mlflow."""
     return importlib.import_module("regrow.infra.mlflow.in_trial_runs")

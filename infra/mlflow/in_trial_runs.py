@@ -29,7 +29,6 @@ FLUSH_SECONDS = 20.0
 """Seconds that the end of an attempt waits for MLflow's threads to send what remains."""
 _POINTS, _PARAMS = 1000, 100
 """Most points and parameters in one request, as limited by MLflow."""
-_SERVER_ERROR = 500
 _CARRIERS = ("requests", "urllib3")
 
 
@@ -38,7 +37,7 @@ def is_outage(error: BaseException) -> bool:
     if isinstance(error, MlflowException):
         status: int = error.get_http_status_code()  # type: ignore[no-untyped-call]  # mlflow's
         # also the default status of MLflow's own errors
-        if status == _SERVER_ERROR and not isinstance(error, RestException):
+        if status == 500 and not isinstance(error, RestException):
             return isinstance(error.__cause__, requests.RequestException) or str(error).startswith(
                 "API request "
             )

@@ -30,7 +30,6 @@ from regrow.search.numbers import readable
 from regrow.tasks.checkpoint.saving import restore
 from regrow.tasks.ports.store import Store
 
-_ALREADY = ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS")
 _VERSIONS_TAG = "mlflow.modelVersions"
 CHECKPOINT = "regrow-checkpoint"
 """Name of the logged model that is registered if a trial logged none: a checkpoint's files, which
@@ -92,7 +91,7 @@ def register_best(name: str, sink: MlflowSink, runs: TrialRuns, store: Store) ->
     try:
         client.create_registered_model(name)
     except MlflowException as error:
-        if error.error_code not in _ALREADY:
+        if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):
             raise
     with _looking_at(tracking_uri):
         details: dict[str, Any] = {"run_id": run_id, "tags": tags, "description": about}

@@ -64,6 +64,5 @@ def _client(places: Places) -> Iterator[Any]:
 
 
 def _active(client: Any, name: str) -> str | None:
-    """Return the id of the active MLflow experiment of this name, None if there is none."""
     found = client.get_experiment_by_name(name) if client is not None else None
     return found.experiment_id if found is not None and found.lifecycle_stage == "active" else None

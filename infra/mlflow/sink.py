@@ -116,17 +116,13 @@ class MlflowSink:
                         self._miss([path], error)
                     else:
                         batch, size = [*batch, path], size + len(content)
-                self._send(run_id, folder, batch)
+                from mlflow.tracking import MlflowClient
 
-    def _send(self, run_id: str, folder: str, paths: Sequence[str]) -> None:
-        """Write the files of a folder below a run's artifacts: 1 ms each, and one by one 10 ms."""
-        from mlflow.tracking import MlflowClient
-
-        try:
-            if paths:
-                MlflowClient(self.target.tracking_uri).log_artifacts(run_id, folder)
-        except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
-            self._miss(paths, error)
+                try:
+                    if batch:  # 1 ms each, and one by one 10 ms
+                        MlflowClient(self.target.tracking_uri).log_artifacts(run_id, folder)
+                except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
+                    self._miss(batch, error)
 
     def _miss(self, paths: Sequence[str], error: Exception) -> None:
         others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""

@@ -254,10 +254,14 @@ class TrialRuns:
             self._bests[trial.number] += [one for one in points if one[0] not in self._metrics]
 
     def _note_end(self, event: Ended) -> None:
+        trial = self.history.trials[event.trial]
         if event.media or event.outcome == "lost":
             self._with_media.add(event.trial)
-        self._note_cost(self.history.trials[event.trial], event.t)
-        self._note_usage(self.history.trials[event.trial], event)
+        self._note_cost(trial, event.t)
+        if event.usage is not None:
+            self._bests[trial.number] += [
+                (name, value, trial.step, _ms(event.t)) for name, value in _used(event.usage)
+            ]
 
     def _note_cost(self, trial: TrialRecord, t: float) -> None:
         """Add the cost of the trial, and of all trials, when an attempt with a price has ended."""
@@ -268,13 +272,6 @@ class TrialRuns:
         self._bests[trial.number].append((COST, own, trial.step, _ms(t)))
         self._bests[PARENT].append((COST, self._cost, self._parent_step, _ms(t)))
         self._parent = True
-
-    def _note_usage(self, trial: TrialRecord, event: Ended) -> None:
-        """Add what an attempt used of its machine as points, if it was measured."""
-        if event.usage is not None:
-            self._bests[trial.number] += [
-                (name, value, trial.step, _ms(event.t)) for name, value in _used(event.usage)
-            ]
 
     def _rewind(self, event: Began) -> bool:
         """Return whether an attempt rewinds. If so, superseded rows stay in the run that they were

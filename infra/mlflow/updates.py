@@ -31,8 +31,6 @@ CURSOR_TAG: Final = "regrow.cursor"
 SUPERSEDED_TAG: Final = "regrow.superseded"
 RUN_NAME_TAG: Final = "mlflow.runName"
 
-_PARAM_CHARS: Final = 6000  # mlflow.utils.validation.MAX_PARAM_VAL_LENGTH
-_TAG_CHARS: Final = 8000  # MAX_TAG_VAL_LENGTH
 _MARK_CHARS: Final = 8
 _NAME_CHARS: Final = 250  # MAX_ENTITY_KEY_LENGTH, and the width of the column runs.name
 
@@ -163,7 +161,8 @@ def first_tags(update: RunUpdate, target: Target, parent_run_id: str | None) -> 
 
 def cut_tags(update: RunUpdate) -> dict[str, str]:
     """Return the update's tags as MLflow accepts them, and our mark of a superseded run."""
-    tags = {legal_name(key): value[:_TAG_CHARS] for key, value in update.tags.items()}
+    # mlflow.utils.validation.MAX_TAG_VAL_LENGTH
+    tags = {legal_name(key): value[:8000] for key, value in update.tags.items()}
     if RUN_NAME_TAG in tags:  # this tag renames the run, in MLflow and here
         tags[RUN_NAME_TAG] = tags[RUN_NAME_TAG][:_NAME_CHARS]
     return {**tags, SUPERSEDED_TAG: "true"} if update.deleted else tags
@@ -171,7 +170,8 @@ def cut_tags(update: RunUpdate) -> dict[str, str]:
 
 def cut_params(update: RunUpdate) -> dict[str, str]:
     """Return the update's params with names and lengths that MLflow accepts."""
-    return {legal_name(key): value[:_PARAM_CHARS] for key, value in update.params.items()}
+    # mlflow.utils.validation.MAX_PARAM_VAL_LENGTH
+    return {legal_name(key): value[:6000] for key, value in update.params.items()}
 
 
 @lru_cache(maxsize=4096)

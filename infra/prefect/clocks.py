@@ -31,7 +31,16 @@ def clock(when: When) -> dict[str, Any] | None:
     Raises SpecError for times that Prefect does not accept, for an unknown time zone, and for times
     that never come.
     """
-    zone = _zone(when)
+    try:
+        zone = ZoneInfo(when.timezone or "UTC")
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        from zoneinfo import available_timezones
+
+        near = nearest(when.timezone or "", sorted(available_timezones()))
+        usual = "write a name of the time zone database, such as Europe/Zurich"
+        hint = near if near.startswith("did") else usual
+        wrong = "is no time zone that this machine knows"
+        raise SpecError("when.timezone", when.timezone, wrong, hint) from None
     key = next((key for key in _HINTS if getattr(when, key) is not None), None)
     if key is None:
         return None
@@ -79,16 +88,3 @@ def triggers_in_short(when: Mapping[str, Any], name: str) -> Iterator[str]:
         yield f"on event {when['event']}"
     if when.get("hook"):
         yield f"on POST /hooks/{name}"
-
-
-def _zone(when: When) -> ZoneInfo:
-    try:
-        return ZoneInfo(when.timezone or "UTC")
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        from zoneinfo import available_timezones
-
-        near = nearest(when.timezone or "", sorted(available_timezones()))
-        usual = "write a name of the time zone database, such as Europe/Zurich"
-        hint = near if near.startswith("did") else usual
-        wrong = "is no time zone that this machine knows"
-        raise SpecError("when.timezone", when.timezone, wrong, hint) from None

@@ -255,7 +255,18 @@ def _scheduled(client: SyncPrefectClient, deployment: DeploymentResponse) -> Sch
         paused=paused,
         parameters=deployment.parameters,
         coming=tuple(at.astimezone(zone) for at in coming),
-        runs=tuple(_ran(one) for one in _last(client, deployment.id)),
+        runs=tuple(
+            Ran(
+                id=one.id,
+                experiment=str(one.labels.get(EXPERIMENT, "")),
+                state=(one.state and one.state.name) or "",
+                message=(one.state and one.state.message) or "",
+                due=one.expected_start_time,
+                began=one.start_time,
+                ended=one.end_time,
+            )
+            for one in _last(client, deployment.id)
+        ),
     )
 
 
@@ -281,18 +292,6 @@ def _last(client: SyncPrefectClient, deployment: UUID) -> list[FlowRun]:
         # One of the runs has a parameter that the server cannot return. Show the other schedules
         # anyway.
         return []
-
-
-def _ran(one: FlowRun) -> Ran:
-    return Ran(
-        id=one.id,
-        experiment=str(one.labels.get(EXPERIMENT, "")),
-        state=(one.state and one.state.name) or "",
-        message=(one.state and one.state.message) or "",
-        due=one.expected_start_time,
-        began=one.start_time,
-        ended=one.end_time,
-    )
 
 
 def _all(client: SyncPrefectClient) -> list[DeploymentResponse]:

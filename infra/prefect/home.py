@@ -28,8 +28,6 @@ DUMP = Path(__file__).with_name("database.sql")
 `make dumps`."""
 TICK = 0.01
 """Seconds between two checks for what another process is about to do."""
-_PATIENCE_SECONDS = 15.0
-"""Seconds that other processes may hold the locks that are held only briefly."""
 _LOOK_SECONDS = 0.5
 """Seconds to wait for the station's lock, which a process that checks holds for an instant."""
 
@@ -78,7 +76,7 @@ def auth(home: Path) -> str:
 
 
 def _briefly_held(path: Path, *, shared: bool = False) -> IO[str]:
-    file = locks.acquire(path, shared=shared, wait=_PATIENCE_SECONDS)
+    file = locks.acquire(path, shared=shared, wait=15.0)
     if file is None:
         raise RegrowError(f"{path} is locked by another process that does not let go")
     return file

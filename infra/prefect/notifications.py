@@ -45,7 +45,9 @@ def ensure(
 
     Changes nothing that is set up already. Never raises: training is more important than a message.
     """
-    if not _lasts(places):
+    # a station's server outlives the session, and so does the user's
+    embedded = read_record(places.prefect_home).get("api_url")
+    if get_current_settings().api.url == embedded and not stays(places.prefect_home):
         needed = "notify needs a station (`regrow up`) or a Prefect server of your own"
         return [f"{needed}; no message will be sent"] if spec.notify is not None else []
     try:
@@ -55,7 +57,14 @@ def ensure(
             return []
         blocks, remarks = _blocks(client, spec.notify, owner)
         scheduled = deployment_id is not None
-        _automate(client, automation(_name(owner), owner, spec.notify, blocks, scheduled=scheduled))
+        wanted = automation(_name(owner), owner, spec.notify, blocks, scheduled=scheduled)
+        known = client.read_automations_by_name(wanted.name)
+        for one in known[1 if wanted.actions else 0 :]:  # all of them if no address is usable
+            client.delete_automation(one.id)
+        if wanted.actions and not known:
+            client.create_automation(wanted)
+        elif wanted.actions and _form(known[0]) != _form(wanted):
+            client.update_automation(known[0].id, wanted)
     except Exception as error:  # noqa: BLE001 - Prefect and its blocks raise many types
         return [f"notify cannot be set up, messages may be missing: {error}"]
     return remarks
@@ -103,16 +112,6 @@ def automation(
     )
 
 
-def _automate(client: SyncPrefectClient, wanted: AutomationCore) -> None:
-    known = client.read_automations_by_name(wanted.name)
-    for one in known[1 if wanted.actions else 0 :]:  # all of them if no address is usable
-        client.delete_automation(one.id)
-    if wanted.actions and not known:
-        client.create_automation(wanted)
-    elif wanted.actions and _form(known[0]) != _form(wanted):
-        client.update_automation(known[0].id, wanted)
-
-
 def _form(one: AutomationCore) -> tuple[Any, ...]:
     """Return the parts of an automation that regrow sets."""
     trigger = one.trigger.model_dump(mode="json")
@@ -158,12 +157,6 @@ def block_name(owner: str, channel: str) -> str:
     """Return the block document's name, of lower-case letters, digits and dashes."""
     plain = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")
     return f"regrow-{plain}-{hashlib.sha256(owner.encode()).hexdigest()[:6]}-{channel}"
-
-
-def _lasts(places: Places) -> bool:
-    """Return whether the server outlives the session: a station's does, and so does the user's."""
-    embedded = read_record(places.prefect_home).get("api_url")
-    return get_current_settings().api.url != embedded or stays(places.prefect_home)
 
 
 _BEGINNINGS: Mapping[str, str | tuple[str, ...]] = {

@@ -54,8 +54,6 @@ LEAVING_SECONDS = 3.0
 """Seconds to wait for the end of the server's process after its last user has left."""
 _WATCH_SECONDS = 0.5
 """Seconds between two checks whether an embedded server still runs."""
-_SAID = 200
-"""Most characters that are shown of Prefect's message about unreadable settings."""
 SETTINGS_FILES = {"prefect.toml": "api", "pyproject.toml": "tool.prefect", ".env": "prefect_api"}
 """Files of the current folder that Prefect reads, each with the word without which it has no server
 there.
@@ -191,9 +189,7 @@ class PrefectServerHandle:
 
 
 @contextmanager
-def staying(
-    home: Path, *, port: int | None = None, host: str | None = None
-) -> Iterator[PrefectServerHandle]:
+def staying(home: Path, *, host: str | None = None) -> Iterator[PrefectServerHandle]:
     """Run the embedded server of `home` within the block, with the services that schedules and
     automations need; see `begin`.
 
@@ -203,7 +199,7 @@ def staying(
     """
     private_files.folder(home)
     with homes.stay(home, host):
-        handle = begin(home, port=port, adopt=False)
+        handle = begin(home, adopt=False)
         try:
             handle.wait()
             handle.watch()
@@ -309,7 +305,7 @@ def configured_api_url() -> str | None:
 
         return get_current_settings().api.url
     except Exception as error:  # from TOML, pydantic or Prefect
-        why = " ".join(str(error).split())[:_SAID]
+        why = " ".join(str(error).split())[:200]
         files = " or ".join(str(file.absolute()) for file in found)
         raise UserError(
             f"Prefect cannot read its settings in {files} ({why}); correct them, or move the file"

@@ -203,17 +203,14 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
                     self._base, self._leaving = copy_context(), asyncio.Event()
                     started.set_result(asyncio.get_running_loop())
                     await self._leaving.wait()
-                    await self._end_all()
+                    if left := set(self.under_way):
+                        for one in left:
+                            one.cancel()
+                        await asyncio.wait(left, timeout=LEAVE_SECONDS)
         except BaseException as error:
             if not started.done():
                 started.set_exception(error)
             raise
-
-    async def _end_all(self) -> None:
-        if left := set(self.under_way):
-            for one in left:
-                one.cancel()
-            await asyncio.wait(left, timeout=LEAVE_SECONDS)
 
     def _with_client(self, context: Context) -> Context:
         """Return the caller's context with the loop's client, as opening one takes 55 ms."""
@@ -232,7 +229,10 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         async def carried() -> None:
             try:
                 for future in needed:  # the engine would block the loop on which they may depend
-                    await _awaited(future)
+                    if isinstance(future, PrefectConcurrentFuture):
+                        await asyncio.wait([asyncio.wrap_future(future.wrapped_future)])
+                    else:
+                        await asyncio.to_thread(future.wait)
                 ended.set_result(cast("State[Any]", await engine()))
             except BaseException as error:  # noqa: BLE001 - passed to the caller, who waits in another thread
                 ended.set_exception(error)
@@ -252,11 +252,3 @@ def _futures_in(values: Any) -> list[PrefectFuture[Any]]:
 
     visit_collection(values, visit_fn=collect, return_data=False, remove_annotations=True)
     return found
-
-
-async def _awaited(future: PrefectFuture[Any]) -> None:
-    """Wait for the end of a task run, whatever its outcome."""
-    if isinstance(future, PrefectConcurrentFuture):
-        await asyncio.wait([asyncio.wrap_future(future.wrapped_future)])
-    else:
-        await asyncio.to_thread(future.wait)

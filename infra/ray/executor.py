@@ -240,7 +240,6 @@ def _lead(
 
 @ray.remote(max_retries=0, max_calls=1)
 def _follow(shared: Shared, assignment: Assignment, task_run: str, key: bytes, rank: int) -> None:
-    """Run a rank other than 0."""
     shared.typed.take_over()
 
     def connect() -> Wire:

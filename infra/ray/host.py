@@ -81,7 +81,10 @@ class RayHost(NodeNotices):
     def listen(self, notify: Notify) -> Iterator[None]:
         """See Host."""
         descendants.adopt()
-        _look_for_orphans()
+        # they keep memory and GPUs that the attempt needs
+        if time.monotonic() - _looked[0] >= LOOK_SECONDS:
+            descendants.end_orphans()
+            _looked[0] = time.monotonic()
         bundles = self.bundles[len(self.bundles) - self.children :]
         with super().listen(notify), _waiting_reported(bundles):
             yield
@@ -92,13 +95,6 @@ class RayHost(NodeNotices):
 
 
 _looked = [float("-inf")]
-
-
-def _look_for_orphans() -> None:
-    """End processes of dead workers, which keep memory and GPUs that the attempt needs."""
-    if time.monotonic() - _looked[0] >= LOOK_SECONDS:
-        descendants.end_orphans()
-        _looked[0] = time.monotonic()
 
 
 def _share(here: Any, bundles: Sequence[Bundle]) -> float:

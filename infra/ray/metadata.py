@@ -29,8 +29,6 @@ from regrow.tasks.errors import UserError
 TIMEOUT_SECONDS = 1.0
 """The service is on the machine's host, and answers in milliseconds or does not exist."""
 _MOST_BYTES = 1 << 20
-_TOKEN_SECONDS = 21600
-"""The longest that AWS grants."""
 _CLOUDS = ("auto", "aws", "gcp", "azure", "none")
 
 
@@ -135,7 +133,7 @@ class AwsMetadata:
 
     def _new_token(self) -> str:
         """Return a session token; empty if the service has none (IMDSv1), and needs none."""
-        header = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_SECONDS)}
+        header = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}  # the longest that AWS grants
         status, body = _ask(f"{self._at}/latest/api/token", header, method="PUT")
         if status == 200:
             return body.strip()

@@ -101,7 +101,12 @@ class Nodes:
 
         """
         with self._lock:
-            fitting = self._large_enough(needs)
+            needed = tuple(sorted(needs.of_node().items()))
+            if needed not in self._fitting:
+                self._fitting[needed] = {
+                    key for key, node in self._known.items() if needs.may_use(node["Resources"])
+                }
+            fitting = self._fitting[needed]
             able = {key: node for key, node in self._alive.items() if key in fitting}
             known = [node for key, node in self._known.items() if key in fitting]
             gone = [
@@ -158,15 +163,6 @@ class Nodes:
                     del self._used[node_id]
             return list(self._used)
 
-    def _large_enough(self, needs: Needs) -> set[str]:
-        """Return the ids of the known nodes that are large enough. The caller holds the lock."""
-        needed = tuple(sorted(needs.of_node().items()))
-        if needed not in self._fitting:
-            self._fitting[needed] = {
-                key for key, node in self._known.items() if needs.may_use(node["Resources"])
-            }
-        return self._fitting[needed]
-
     def _poll(self) -> None:
         try:
             # A call that waits for the head ends the process when a new head starts.
@@ -181,7 +177,15 @@ class Nodes:
         draining = private.draining_nodes()
         living = {key: node for key, node in nodes.items() if node["Alive"]}
         with self._lock:
-            alive = self._without_replaced(living)
+            # Ray may find one that its agent has replaced dead only a minute later
+            ordered = [key for key in {**self._known, **living} if key in living]
+            newest = {living[key].get("Labels", {}).get(AGENT_LABEL): key for key in ordered}
+            alive = {
+                key: living[key]
+                for key in ordered
+                if (agent := living[key].get("Labels", {}).get(AGENT_LABEL)) is None
+                or newest[agent] == key
+            }
             lost = [key for key in self._alive if key not in alive and key not in self._gone]
             self._gone.update(dict.fromkeys(lost, time.monotonic()))
             self._lost += lost
@@ -192,19 +196,6 @@ class Nodes:
             self._draining = {
                 key: _DRAINED for key in draining if key in alive and key not in self._to_drain
             }
-
-    def _without_replaced(self, nodes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return the nodes without those that their agents have replaced, which Ray may find dead
-        only a minute later. The caller holds the lock.
-        """
-        ordered = [key for key in {**self._known, **nodes} if key in nodes]
-        newest = {nodes[key].get("Labels", {}).get(AGENT_LABEL): key for key in ordered}
-        return {
-            key: nodes[key]
-            for key in ordered
-            if (agent := nodes[key].get("Labels", {}).get(AGENT_LABEL)) is None
-            or newest[agent] == key
-        }
 
     def _drain_asked(self) -> None:
         with self._lock:

@@ -68,7 +68,16 @@ class NodeNotices:
         seconds later. node=True: the cloud announced the node's end, possibly before the block
         began.
         """
-        poller = _poller()
+        me = os.getpid()
+        with _starting:
+            if me not in _pollers:
+                try:
+                    source = cloud(os.environ)
+                except UserError as error:
+                    _LOG.error("no notice of the cloud will be heard: %s", error)
+                    source = None
+                _pollers[me] = Poller(source) if source is not None else None
+            poller = _pollers[me]
         with poller.listening(notify) if poller else nullcontext(), _signals(notify, self.grace):
             yield
 
@@ -188,17 +197,3 @@ class Poller:
 _pollers: dict[int, Poller | None] = {}
 """The one poller of a process, by its pid: a forked child does not have its parent's threads."""
 _starting = threading.Lock()
-
-
-def _poller() -> Poller | None:
-    """Return the process's poller, made on the first call; None if there is no cloud to ask."""
-    me = os.getpid()
-    with _starting:
-        if me not in _pollers:
-            try:
-                source = cloud(os.environ)
-            except UserError as error:
-                _LOG.error("no notice of the cloud will be heard: %s", error)
-                source = None
-            _pollers[me] = Poller(source) if source is not None else None
-        return _pollers[me]

@@ -23,7 +23,6 @@ START_SECONDS = 60.0
 """Seconds without progress after which a node counts as one that does not start."""
 DRAIN_SECONDS = 60.0
 """Seconds that a node may take to end in order: Ray itself waits 30 s for its tasks."""
-_BEGUN = "Ray runtime started"
 _TICK = 0.1
 """Seconds between two tries to take a turn."""
 SETTINGS = {
@@ -82,7 +81,7 @@ class OwnNode:
         not start, or `unless` returned true.
         """
         failed = await_ready(
-            lambda _: _BEGUN in self._output(),
+            lambda _: "Ray runtime started" in self._output(),
             lambda: self._node.is_alive() and not unless(),
             seconds=START_SECONDS,
             what="start",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,26 +42,22 @@ def spares(nodes: Nodes, ranks: int = 1) -> Iterator[None]:
     def keep() -> None:
         try:
             if cluster.head_answers():
-                _touch(nodes.in_use()[:MOST_NODES], ranks, waiting)
+                for node_id in nodes.in_use()[:MOST_NODES]:
+                    before = waiting.get(node_id, [])
+                    if len(
+                        ray.wait(before, num_returns=len(before), timeout=0)[0] if before else []
+                    ) < len(before):
+                        continue  # the tasks before are still starting
+                    here = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+                    task = _be_ready.options(scheduling_strategy=here, runtime_env=dict(TRIAL_ENV))
+                    waiting[node_id] = [
+                        task.remote(OVERLAP_SECONDS if ranks > 1 else 0.0) for _ in range(ranks)
+                    ]
         except Exception as error:  # noqa: BLE001 - Ray raises many types; without a spare a loss only takes longer
             logging.getLogger(__name__).info("no spare process could be kept: %s", error)
 
     with background.every(PERIOD_SECONDS, keep, name="spares", first=FIRST_SECONDS, wait=0.0):
         yield
-
-
-def _touch(node_ids: Sequence[str], ranks: int, waiting: dict[str, list[Any]]) -> None:
-    for node_id in node_ids:
-        before = waiting.get(node_id, [])
-        if len(ray.wait(before, num_returns=len(before), timeout=0)[0] if before else []) < len(
-            before
-        ):
-            continue  # the tasks before are still starting
-        here = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
-        task = _be_ready.options(scheduling_strategy=here, runtime_env=dict(TRIAL_ENV))
-        waiting[node_id] = [
-            task.remote(OVERLAP_SECONDS if ranks > 1 else 0.0) for _ in range(ranks)
-        ]
 
 
 @ray.remote(num_cpus=0, max_retries=0)

@@ -287,7 +287,10 @@ class Agents:
         """Give signs of life as the leader of a term within the block. Yields what ends the term
         for the others: without it, they wait for the lease.
         """
-        self._forget(number)
+        # what earlier terms left: terms stay numbered by the newest
+        with suppress(RegrowError):
+            keys = self._store.list(f"{PREFIX}term/")
+            self._store.delete([key for key in keys if key < _term(number)])
         key = _term(number)
 
         def end(over: Over) -> None:
@@ -309,12 +312,6 @@ class Agents:
 
     def _record(self, member: AgentMember) -> None:
         created(self._store, f"{PREFIX}member/{member.id}", msgspec.json.encode(member))
-
-    def _forget(self, number: int) -> None:
-        """Delete what earlier terms left, with their tokens. Terms stay numbered by the newest."""
-        with suppress(RegrowError):
-            keys = self._store.list(f"{PREFIX}term/")
-            self._store.delete([key for key in keys if key < _term(number)])
 
     @contextmanager
     def _signs_of_life(self, key: str) -> Iterator[None]:

@@ -18,8 +18,6 @@ from regrow.tasks.errors import UserError
 WIND_UP_SECONDS = 60.0
 """How long a driver may take to inform MLflow and Prefect after its log is closed."""
 _TICK = 0.1
-_LOOKS_TAKE_SECONDS = 0.5
-"""Seconds that a driver waits for its lock, which others hold for an instant to look at it."""
 
 
 @contextmanager
@@ -33,7 +31,7 @@ def driving(places: Places, experiment: str, *, by_agent: bool = False) -> Itera
     """
     path = lock_file(places, experiment)
     private_files.folder(path.parent)
-    lock = locks.acquire(path, wait=_LOOKS_TAKE_SECONDS)
+    lock = locks.acquire(path, wait=0.5)  # others hold it for an instant to look at it
     if lock is None and by_agent:
         unhealed.withdraw(places, experiment)
         yield

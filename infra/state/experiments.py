@@ -387,7 +387,6 @@ def _check_limits(history: History, spec: Spec) -> None:
 
 
 def _check_total(stored: Spec, trials: int, total: int) -> None:
-    """Raise SpecError if an experiment that has `total` trials cannot have `trials`."""
     if stored.trials is None and stored.limited and total >= UNLIMITED:
         problem = f"experiment {stored.name!r} has as many trials as its limits allow"
         hint = "raise budget, stop.dollars or stop.deadline instead"
@@ -438,10 +437,13 @@ def _below(stored: Spec, top: Path) -> Spec | None:
     recorded one has below one of its parents; None if there is none.
     """
     was = Path(stored.working_dir or ".")
+    code = stored.program.partition(":")[0]
+    package = code.partition(".")[0]
+    names = (code,) if "/" in code or code.endswith(".py") else (code, package, f"{package}.py")
     for below in range(1, len(was.parts) + 1):
-        found = stored.model_copy(update={"working_dir": str(top.joinpath(*was.parts[below:]))})
-        if _has_code(found):
-            return found
+        folder = top.joinpath(*was.parts[below:])
+        if folder.is_dir() and any((folder / name).exists() for name in names):
+            return stored.model_copy(update={"working_dir": str(folder)})
     return None
 
 
@@ -457,15 +459,6 @@ def _missing(spec: Spec) -> str:
     """Return the path whose absence makes `_lacks_code` true."""
     folder = Path(spec.working_dir or ".")
     return str(folder / spec.program.partition(":")[0] if folder.is_dir() else folder)
-
-
-def _has_code(spec: Spec) -> bool:
-    """Return whether the folder of the code has the trainable, as far as that is in a folder."""
-    code = spec.program.partition(":")[0]
-    package = code.partition(".")[0]
-    names = (code,) if "/" in code or code.endswith(".py") else (code, package, f"{package}.py")
-    folder = Path(spec.working_dir or ".")
-    return folder.is_dir() and any((folder / name).exists() for name in names)
 
 
 def _elsewhere(stored: Spec, places: Places, store: Store, log: Survey) -> tuple[Spec, str | None]:

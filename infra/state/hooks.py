@@ -14,9 +14,6 @@ from regrow.infra.machine import locks, private_files
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import RegrowError
 
-_PATIENCE_SECONDS = 5.0
-"""How long another process may take to write the file."""
-
 
 def place(places: Places) -> Path:
     """Return the path of the file: {schedule: secret}."""
@@ -61,7 +58,7 @@ def _write(places: Places, found: dict[str, str]) -> None:
 def _alone(places: Places) -> Iterator[None]:
     folder = place(places).parent
     private_files.folder(folder)
-    lock = locks.acquire(folder / "hooks.lock", wait=_PATIENCE_SECONDS)
+    lock = locks.acquire(folder / "hooks.lock", wait=5.0)
     if lock is None:
         raise RegrowError(
             f"{folder / 'hooks.lock'} is locked by another process that does not let go"

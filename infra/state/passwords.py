@@ -19,9 +19,6 @@ from regrow.tasks.errors import UserError
 
 USER = "regrow"
 """The user name for all three servers."""
-_BYTES = 24
-_PATIENCE_SECONDS = 5.0
-"""How long another process may take to put a file aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,27 +83,20 @@ def make(services: Path) -> Passwords:
     """Return the stored passwords, or make new ones if there are none."""
     if (known := read(services)) is not None:
         return known
-    new = Passwords(**{one.name: secrets.token_urlsafe(_BYTES) for one in fields(Passwords)})
+    new = Passwords(**{one.name: secrets.token_urlsafe(24) for one in fields(Passwords)})
     file = file_of(services)
     private_files.folder(file.parent)
-    if file.exists() and read(services) is None:
-        _put_aside(services)
+    if file.exists() and read(services) is None:  # it belongs to another folder: put it aside
+        # One process at a time: a second one would put aside what the first makes.
+        lock = locks.acquire(file.with_suffix(".lock"), wait=5.0)
+        if lock is None:
+            raise UserError(
+                f"{file.with_suffix('.lock')} is locked by another process that does not let go;"
+                " try again"
+            )
+        with lock:
+            if file.exists() and read(services) is None:
+                file.rename(file.with_suffix(".elsewhere"))
     # Never overwrite passwords that another process made meanwhile.
     private_files.create(file, json.dumps({**asdict(new), "place": services.stat().st_ino}))
     return read(services) or new
-
-
-def _put_aside(services: Path) -> None:
-    """Rename a passwords file that belongs to another folder. One process at a time: a second one
-    would put aside what the first makes.
-    """
-    file = file_of(services)
-    lock = locks.acquire(file.with_suffix(".lock"), wait=_PATIENCE_SECONDS)
-    if lock is None:
-        raise UserError(
-            f"{file.with_suffix('.lock')} is locked by another process that does not let go; try"
-            " again"
-        )
-    with lock:
-        if file.exists() and read(services) is None:
-            file.rename(file.with_suffix(".elsewhere"))

@@ -41,7 +41,6 @@ MOST_LIST_BYTES = 4 << 20
 _PARALLEL = 16
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _KEY = re.compile(rf"{PREFIX}({_DIGEST.pattern})\.json")
-_GIT_SECONDS = 10.0
 
 
 class _File(msgspec.Struct, frozen=True, array_like=True):
@@ -81,14 +80,10 @@ def save(store: Store, folder: str, before: str | None) -> tuple[str | None, lis
     listed = msgspec.json.encode(files)
     key = f"{PREFIX}{hashlib.sha256(listed).hexdigest()}.json"
     if key != before:
-        _put_all(store, found)
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            list(pool.map(lambda one: _put(store, PREFIX + one[0], one[1]), found.items()))
         _put(store, key, listed)
     return key, left_out
-
-
-def _put_all(store: Store, contents: dict[str, bytes]) -> None:
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        list(pool.map(lambda one: _put(store, PREFIX + one[0], one[1]), contents.items()))
 
 
 def _put(store: Store, key: str, content: bytes) -> None:
@@ -108,7 +103,13 @@ def restore(store: Store, key: str, below: Path) -> Path:
     try:
         files = _listed(store, key, name)
         if folder.is_dir():
-            _verify(folder, files)
+            for file in files:
+                path = folder / file.path
+                if (
+                    not path.is_file()
+                    or hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256
+                ):
+                    raise UserError(f"{path} was changed since it was restored; remove {folder}")
             return folder
         private_files.folder(below)
         with tempfile.TemporaryDirectory(dir=below, prefix=".new-") as made:
@@ -138,14 +139,6 @@ def _listed(store: Store, key: str, name: str) -> list[_File]:
         raise Unsound("it has too many files, or wrong hashes")
     check_paths((file.path for file in files), ())
     return files
-
-
-def _verify(folder: Path, files: list[_File]) -> None:
-    """Raise UserError if a file of a restored snapshot was changed."""
-    for file in files:
-        path = folder / file.path
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256:
-            raise UserError(f"{path} was changed since it was restored; remove {folder}")
 
 
 def _fetch(store: Store, file: _File, folder: Path) -> None:
@@ -187,7 +180,7 @@ def _tracked(folder: Path) -> list[str] | None:
         done = subprocess.run(
             [*command, "--exclude-standard"],
             capture_output=True,
-            timeout=_GIT_SECONDS,
+            timeout=10.0,
             check=False,
         )
         names = done.stdout.decode().split("\0")

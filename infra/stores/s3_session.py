@@ -24,7 +24,6 @@ from regrow.tasks.ports.store import Unavailable
 
 PARTS = 4
 """Parts of large objects in memory at a time, for all transfers of this process together."""
-_CONNECTIONS = 64
 
 T = TypeVar("T")
 
@@ -220,23 +219,20 @@ class _Sessions:
         if self._session is None:
             async with self._making:
                 if self._session is None:
-                    self._session = await self._make()
+                    self._fs = fs = await asyncio.to_thread(self._file_system)
+                    client = await fs.set_session()
+                    METER.watch(client)
+                    found = await fs.session.get_credentials()
+                    self._session = S3Session(
+                        client=client,
+                        credentials=f"from {found.method}" if found else "none were found",
+                        room=self._room,
+                    )
         return self._session
 
     def forget(self, session: S3Session | None) -> None:
         if session is self._session:
             self._session = None
-
-    async def _make(self) -> S3Session:
-        self._fs = fs = await asyncio.to_thread(self._file_system)
-        client = await fs.set_session()
-        METER.watch(client)
-        found = await fs.session.get_credentials()
-        return S3Session(
-            client=client,
-            credentials=f"from {found.method}" if found else "none were found",
-            room=self._room,
-        )
 
     def _file_system(self) -> Any:
         try:
@@ -246,7 +242,7 @@ class _Sessions:
         config = {
             "connect_timeout": self._patience.connect,
             "read_timeout": self._patience.read,
-            "max_pool_connections": _CONNECTIONS,
+            "max_pool_connections": 64,
             "tcp_keepalive": True,
             "retries": {"total_max_attempts": 1, "mode": "standard"},
             # Newer checksums travel in a trailer that few servers except Amazon's accept. Over http

@@ -175,7 +175,6 @@ def _machines(given: str | None, cluster: Cluster | None) -> list[int]:
 
 
 def _numbers(name: str, given: str | None, most: int) -> list[float]:
-    """Return the numbers of an option, ascending, each once. Raises UserError."""
     try:
         found = sorted({float(word) for word in given.split(",")} if given is not None else ())
     except ValueError:

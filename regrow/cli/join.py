@@ -173,7 +173,6 @@ def _experiment(
 
 
 def _labels(text: str | None) -> dict[str, str]:
-    """Return labels as a user wrote them. Raises UserError."""
     found: dict[str, str] = {}
     for part in filter(None, (text or "").split(",")):
         key, mark, value = part.partition("=")
@@ -196,7 +195,6 @@ def _span(name: str, text: str) -> float:
 
 
 def _walltime(text: str) -> float:
-    """Return a duration in seconds, as a user wrote it. Raises UserError."""
     from regrow.apps.agent.notices import ENDS_SECONDS
 
     found = _span("--walltime", text)

@@ -59,7 +59,12 @@ def logs(
         # ended by then wrote.
         goes_on = follow and runs(places, name)
         for number, line in found.new(time.time() if goes_on else None):
-            echo(_json(number, line) if as_json else _text(line), flush=follow)
+            echo(
+                json.dumps({"attempt": number, **msgspec.to_builtins(line)})
+                if as_json
+                else _text(line),
+                flush=follow,
+            )
         if found.over or found.damage is not None or not goes_on:
             break
         time.sleep(REMOTE_LOOK_SECONDS if places.storage.metered else LOOK_SECONDS)
@@ -88,10 +93,6 @@ def _of_station(places: Places, part: str | None) -> None:
         echo(f"--- {name}: {file}")
         for line in lines:
             echo(line)
-
-
-def _json(attempt: int, line: OutputLine) -> str:
-    return json.dumps({"attempt": attempt, **msgspec.to_builtins(line)})
 
 
 def _text(line: OutputLine) -> str:

@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -149,7 +148,10 @@ def status(run: AgentRun, *, as_json: bool) -> None:
         return
     if not any(one.there for one in agents):
         echo(f"no agent of {run.cluster.name} runs or waits")
-    for name, ours in _by_experiment(agents).items():
+    by_experiment: dict[str, list[Agent]] = {}
+    for one in agents:
+        by_experiment.setdefault(one.experiment, []).append(one)
+    for name, ours in by_experiment.items():
         if name:
             echo(f"{name}: {in_words(ours)}")
         for one in ours:
@@ -166,13 +168,6 @@ def logs(run: AgentRun) -> None:
         echo(f"==> {one.title} <==")
         for line in one.lines:
             echo(line)
-
-
-def _by_experiment(agents: Sequence[Agent]) -> dict[str, list[Agent]]:
-    found: dict[str, list[Agent]] = {}
-    for one in agents:
-        found.setdefault(one.experiment, []).append(one)
-    return found
 
 
 def down(run: AgentRun, *, yes: bool) -> None:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 _TIMES = ("cron", "every", "rrule")
 _OPTIONS = {"files": "on-files", "event": "on-event", "cluster": "on"}
 """Keys of `when` whose option has another name."""
-_SHOWN_RUNS = 3
-"""Maximum runs of a schedule in the table."""
 
 
 def schedule(
@@ -334,48 +332,37 @@ def _list(found: list[Scheduled], places: Places, *, as_json: bool) -> None:
     if as_json:
         late, troubles = aside.found(places), aside.troubles(places)
         for one in found:
-            events = {"set_aside": [asdict(event) for event in late if event.schedule == one.name]}
-            print(
-                json.dumps(
+            view = {
+                "name": one.name,
+                "id": str(one.id),
+                "words": one.words,
+                "paused": one.paused,
+                "spec": one.parameters.get("spec"),
+                "state": one.parameters.get("state"),
+                "when": one.parameters.get("when"),
+                "next": [at.isoformat() for at in one.coming],
+                "runs": [
                     {
-                        **_plain(one),
-                        **events,
-                        "troubles": [asdict(it) for it in troubles if it.schedule == one.name],
+                        "id": str(ran.id),
+                        "experiment": ran.experiment or None,
+                        "state": ran.state,
+                        "message": ran.message or None,
+                        "due": _iso(ran.due),
+                        "began": _iso(ran.began),
+                        "ended": _iso(ran.ended),
                     }
-                )
-            )
+                    for ran in one.runs
+                ],
+                "set_aside": [asdict(event) for event in late if event.schedule == one.name],
+                "troubles": [asdict(it) for it in troubles if it.schedule == one.name],
+            }
+            print(json.dumps(view))
     elif found:
         plain_console().print(_table(found))
         for line in aside.lines(places, [one.name for one in found]):
             echo(line)
     else:
         echo(f"no schedules in {places.root}; make one with `regrow schedule FILE`")
-
-
-def _plain(one: Scheduled) -> dict[str, Any]:
-    parameters = one.parameters
-    return {
-        "name": one.name,
-        "id": str(one.id),
-        "words": one.words,
-        "paused": one.paused,
-        "spec": parameters.get("spec"),
-        "state": parameters.get("state"),
-        "when": parameters.get("when"),
-        "next": [at.isoformat() for at in one.coming],
-        "runs": [
-            {
-                "id": str(ran.id),
-                "experiment": ran.experiment or None,
-                "state": ran.state,
-                "message": ran.message or None,
-                "due": _iso(ran.due),
-                "began": _iso(ran.began),
-                "ended": _iso(ran.ended),
-            }
-            for ran in one.runs
-        ],
-    }
 
 
 def _iso(at: datetime | None) -> str | None:
@@ -389,7 +376,7 @@ def _table(found: list[Scheduled]) -> Table:
         following = (
             "paused" if one.paused else f"{one.coming[0]:%Y-%m-%d %H:%M %Z}" if one.coming else ""
         )
-        first, *others = [_outcome(one, ran) for ran in one.runs[:_SHOWN_RUNS]] or [("", "")]
+        first, *others = [_outcome(one, ran) for ran in one.runs[:3]] or [("", "")]
         table.add_row(*map(Text, (one.name, one.words, following, *first)))
         for other in others:
             table.add_row(*map(Text, ("", "", "", *other)))

@@ -145,7 +145,6 @@ def agents(name: options.Name, state: options.State = None, as_json: options.Jso
 
 
 def _agent(one: dict[str, Any], now: float) -> dict[str, str]:
-    """Return the cells of an agent's row, by the titles of the columns."""
     trials = one["trials"]
     more = f" and {len(trials) - _MOST} more" if len(trials) > _MOST else ""
     numbers = f"{', '.join(map(str, trials[:_MOST]))}{more}"

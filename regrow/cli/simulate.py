@@ -139,7 +139,6 @@ def _from_zero(spec: Spec) -> Spec:
 
 
 def _print(history: History, took: str) -> None:
-    """Print what a simulation reached."""
     console = PlainConsole()
     if history.choice.why:
         echo(history.choice.describe())

@@ -24,7 +24,7 @@ from regrow.show.live.text import age
 from regrow.tasks.errors import UserError
 
 if TYPE_CHECKING:
-    from regrow.apps.station.state import Serving, StationStatus
+    from regrow.apps.station.state import Serving
 
 _FOREIGN = ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Variables that take precedence over the file with the server's credentials."""
@@ -124,40 +124,36 @@ def status(state: options.State = None, as_json: options.Json = False) -> None:
     elif found is None:
         echo(f"no station runs on {places.root}; `regrow up` starts one")
     else:
-        _print(places, found)
+        from regrow.apps.station.triggers import aside
 
-
-def _print(places: Places, found: StationStatus) -> None:
-    from regrow.apps.station.triggers import aside
-
-    now = time.time()
-    echo(f"station of {places.root}, up since {age(now - found.station.since)}")
-    columns = ("part", "state", "process", "up since", "restarts", "memory")
-    table = plain_table(*columns, right=("process", "restarts", "memory"), wraps=True)
-    table.header_style = "dim"
-    for part in found.parts:
-        table.add_row(
-            part.name,
-            part.state,
-            str(part.pid or "-"),
-            age(now - part.since) if part.pid else "-",
-            str(part.restarts),
-            f"{part.memory / 1e6:,.0f} MB" if part.memory else "-",
-        )
-    PlainConsole().print(table)
-    for line in found.station.pages(passwords.make(places.services).shown):
-        echo(line)
-    for served in found.served:
-        for line in server_lines(served, now):
+        now = time.time()
+        echo(f"station of {places.root}, up since {age(now - found.station.since)}")
+        columns = ("part", "state", "process", "up since", "restarts", "memory")
+        table = plain_table(*columns, right=("process", "restarts", "memory"), wraps=True)
+        table.header_style = "dim"
+        for part in found.parts:
+            table.add_row(
+                part.name,
+                part.state,
+                str(part.pid or "-"),
+                age(now - part.since) if part.pid else "-",
+                str(part.restarts),
+                f"{part.memory / 1e6:,.0f} MB" if part.memory else "-",
+            )
+        PlainConsole().print(table)
+        for line in found.station.pages(passwords.make(places.services).shown):
             echo(line)
-    for mark, lines in (
-        ("next:    ", found.scheduled),
-        ("events:  ", aside.lines(places)),
-        ("stuck:   ", found.unhealed),
-        ("runs:    ", found.running),
-    ):
-        for line in lines:
-            echo(f"{mark}{line}")
+        for served in found.served:
+            for line in server_lines(served, now):
+                echo(line)
+        for mark, lines in (
+            ("next:    ", found.scheduled),
+            ("events:  ", aside.lines(places)),
+            ("stuck:   ", found.unhealed),
+            ("runs:    ", found.running),
+        ):
+            for line in lines:
+                echo(f"{mark}{line}")
 
 
 def server_lines(served: Serving, now: float) -> Iterator[str]:

@@ -53,7 +53,6 @@ def _is_over(store: Store) -> bool:
 
 
 def _driver(store: Store) -> str:
-    """Describe the experiment's driver, and how to end it forcibly."""
     opened = survey(store).opened
     if opened is None:
         return "it is about to begin, and will heed it then"

@@ -91,7 +91,6 @@ class _Column:
 
 
 def _cut(columns: Sequence[_Column], *, texts: bool) -> list[_Column]:
-    """Cut the names of columns; with `texts` what stands in them, too."""
     cells = [
         [middle(cell, LONGEST) for cell in column.cells] if texts and column.texts else column.cells
         for column in columns

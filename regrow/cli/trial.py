@@ -147,8 +147,22 @@ def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool
     logs = [line for _, line in TrialLogs(store, found.number).new(None)][-LINES:]
     logged = media.of_trial(store, found)
     if as_json:
-        items = [media.view(item, places.address(name, item.key)) for item in logged]
-        print(json.dumps({**_view(history, found, places), "media": items}))
+        repeats, best = history.spec.repeats, found.best
+        view = {
+            **summaries.trial_view(history, found),
+            "why": why(found),
+            "repeat_of": None if repeats == 1 else found.number // repeats,
+            "best_step": None if best is None else best[1],
+            "metrics": found.curve.shown(best[1]) if best else {},
+            "proposed": history.spec.space.nest(found.proposed),
+            "checkpoints": {
+                step: places.address(name, saved.manifest)
+                for step, saved in found.checkpoints.items()
+            },
+            "code": _code(history, found),
+            "media": [media.view(item, places.address(name, item.key)) for item in logged],
+        }
+        print(json.dumps(view))
         return
     for line in _head(history, found, places):
         echo(line)
@@ -234,23 +248,6 @@ def _order(
         echo(f"the best is trial {view['trial']}: {metric} {summaries.reached(view)}")
     if (trouble := tell_notes(places, name)) is not None:
         echo(trouble)
-
-
-def _view(history: History, found: TrialRecord, places: Places) -> dict[str, Any]:
-    best = found.best
-    return {
-        **summaries.trial_view(history, found),
-        "why": why(found),
-        "repeat_of": None if history.spec.repeats == 1 else found.number // history.spec.repeats,
-        "best_step": None if best is None else best[1],
-        "metrics": found.curve.shown(best[1]) if best else {},
-        "proposed": history.spec.space.nest(found.proposed),
-        "checkpoints": {
-            step: places.address(history.spec.name, saved.manifest)
-            for step, saved in found.checkpoints.items()
-        },
-        "code": _code(history, found),
-    }
 
 
 def why(found: TrialRecord) -> str:

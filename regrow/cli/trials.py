@@ -49,23 +49,19 @@ def trials(
         if as_csv or as_parquet:
             _table(rows, one.places, file, history=history, parquet=as_parquet)
         elif history:
-            _steps(rows, as_json=as_json)
+            with rows.sorted() as steps:
+                if as_json:
+                    for point in summaries.points(steps):
+                        print(json.dumps(point))
+                else:
+                    for table in tables.points(steps):
+                        plain_console().print(table)
         elif as_json:
             for trial in found.trials:
                 print(json.dumps(summaries.trial_view(found, trial)))
         else:
             console = plain_console()
             console.print(tables.trials(found, console))
-
-
-def _steps(rows: LogRows, *, as_json: bool) -> None:
-    with rows.sorted() as steps:
-        if as_json:
-            for point in summaries.points(steps):
-                print(json.dumps(point))
-        else:
-            for table in tables.points(steps):
-                plain_console().print(table)
 
 
 def _table(

@@ -112,7 +112,6 @@ def stacks(training: int) -> str:
 
 
 def _stack(frame: FrameType) -> str:
-    """Format a thread's stack without the frames that called the trainable."""
     calls = traceback.extract_stack(frame)
     ours = [place for place, call in enumerate(calls) if call.filename.endswith(_CALLER)]
     return "".join(traceback.format_list(calls[ours[-1] + 1 if ours else 0 :]))

@@ -33,8 +33,6 @@ _METHODS: dict[str, tuple[str, list[object]]] = {
     "cleanup": ("no arguments", []),
 }
 """What the methods of a class are called with, in words and as examples."""
-_SIGNATURE = 200
-"""Most characters shown of a function's signature."""
 _IMPORTING = threading.RLock()
 """Held during an import, so that no other thread uses a half-initialized module."""
 
@@ -278,7 +276,7 @@ def check_call(found: Any, key: str, path: str, what: str, hint: str, *arguments
     try:
         signature.bind(*arguments)
     except TypeError:
-        problem = f"takes {str(signature)[:_SIGNATURE]}, and is called with {what}"
+        problem = f"takes {str(signature)[:200]}, and is called with {what}"
         raise SpecError(key, path, problem, hint) from None
 
 

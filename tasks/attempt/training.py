@@ -14,7 +14,7 @@ from regrow.search.spec import COMMAND
 from regrow.tasks.attempt import frameworks
 from regrow.tasks.attempt.trainable import adapt, as_a_script, find, unpickled
 from regrow.tasks.errors import Interrupted, ReportError, UserError
-from regrow.tasks.media.current import running
+from regrow.tasks.media.log import running
 from regrow.tasks.output.traces import in_a_line, one_line, user_trace
 from regrow.tasks.ports.messages import Assignment, Job, Records, RecordsAway
 from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken, RankFailed

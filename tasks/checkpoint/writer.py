@@ -208,7 +208,10 @@ class CheckpointWriter:
                 case _Drop():
                     self._drop(job)
                 case _Call():
-                    self._call(job)
+                    try:
+                        retry_while_unavailable(job.job, say=_LOG.info, given_up=self._given_up)
+                    except Exception as error:  # noqa: BLE001 - on any error the trial continues
+                        job.failed(error)
 
     def _save(self, job: _Save) -> None:
         once = partial(
@@ -256,12 +259,6 @@ class CheckpointWriter:
             self.on_news()
         finally:
             shutil.rmtree(job.folder, ignore_errors=True)
-
-    def _call(self, job: _Call) -> None:
-        try:
-            retry_while_unavailable(job.job, say=_LOG.info, given_up=self._given_up)
-        except Exception as error:  # noqa: BLE001 - on any error the trial continues
-            job.failed(error)
 
     def _needs(self, job: _Save) -> str:
         needed = sum(entry.stat().st_size for entry in job.folder.rglob("*") if entry.is_file())

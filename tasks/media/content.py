@@ -68,7 +68,9 @@ def image(given: Any) -> Content:
     if isinstance(given, bytes):
         return _of_file(given, "what is given")
     if not callable(getattr(given, "save", None)):  # else a picture of Pillow's
-        given = _pillow(_pixels(given))
+        from PIL import Image
+
+        given = Image.fromarray(_pixels(given))
     return _png(given)
 
 
@@ -142,12 +144,6 @@ def _png(picture: Any) -> Content:
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG")
     return Content(kind="image", suffix=".png", data=buffer.getvalue())
-
-
-def _pillow(pixels: Any) -> Any:
-    from PIL import Image
-
-    return Image.fromarray(pixels)
 
 
 def _pixels(given: Any) -> Any:

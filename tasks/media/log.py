@@ -1,10 +1,13 @@
-"""The methods by which a training logs media. A subclass says where they are kept."""
+"""The methods by which a training logs media, and which trial this process runs. A subclass says
+where media are kept.
+"""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from regrow.tasks.media import content
@@ -65,3 +68,22 @@ class MediaLog(ABC):
     def log_file(self, name: str, path: str | os.PathLike[str]) -> None:
         """Log a copy of a file. Raises ReportError if it does not exist."""
         self.log_media(name, lambda: content.file(path))
+
+
+_running: list[MediaLog] = []
+"""A process runs one attempt at a time."""
+
+
+@contextmanager
+def running(trial: MediaLog) -> Iterator[None]:
+    """Within the block, `trial` is the one that `running_trial` returns, in all threads."""
+    _running.append(trial)
+    try:
+        yield
+    finally:
+        _running.remove(trial)
+
+
+def running_trial() -> MediaLog | None:
+    """Return the trial of this process; None if it runs none."""
+    return _running[-1] if _running else None

@@ -39,13 +39,10 @@ MOST_UNENDED = 1_000_000
 """Characters of a progress bar without a line end; its current state is then passed on as a line,
 so that it counts towards the limit.
 """
-_READ_BYTES = 1 << 20
 _FREED_BYTES = 4 << 20
 """Bytes to read before their disk space is released."""
 _MOST_BYTES = 64 << 20
 """Size limit of the file if space cannot be released piecewise: it is then truncated."""
-_PUNCH_HOLE = 0x03
-"""Linux's FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE."""
 
 
 class _Lines:
@@ -200,7 +197,7 @@ class _Descriptor:
         wanted = printed is not None
         # Read only up to the current size: the code may print faster than this reads.
         while printed is not None and (
-            data := os.pread(handle, min(_READ_BYTES, size - self._read), self._read)
+            data := os.pread(handle, min(1 << 20, size - self._read), self._read)
         ):
             self._read += len(data)
             for line in self._lines.add(self._decoder.decode(data)):
@@ -302,7 +299,7 @@ def _punch(handle: int, size: int) -> bool:
     except (AttributeError, OSError):  # not Linux
         return False
     punch.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    freed: int = punch(handle, _PUNCH_HOLE, 0, size)
+    freed: int = punch(handle, 0x03, 0, size)  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
     return freed == 0
 
 

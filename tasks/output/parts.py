@@ -142,7 +142,12 @@ class AttemptOutput:
                 self._batch = self._next()
             lines, size = self._batch
             try:
-                self._create(encode(lines))
+                data = encode(lines)
+                # A part with other bytes is another process's, to which the attempt was
+                # assigned as well.
+                while not created(self._store, key(*self._lease, self._part), data):
+                    self._part += 1
+                self._part += 1
             except Exception as error:  # noqa: BLE001 - no error of the store may fail a trial
                 if not self._failed:
                     _LOG.warning(
@@ -168,13 +173,6 @@ class AttemptOutput:
                 lines.append(line)
                 size += len(line.text) + _LINE_BYTES
         return lines, size
-
-    def _create(self, data: bytes) -> None:
-        # A part with other bytes is another process's, to which the attempt was
-        # assigned as well.
-        while not created(self._store, key(*self._lease, self._part), data):
-            self._part += 1
-        self._part += 1
 
 
 class Keeper:

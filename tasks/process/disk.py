@@ -8,8 +8,6 @@ import shutil
 from pathlib import Path
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-_LITTLE = 1 << 20
-"""Free bytes below which a disk is full where a library hides the error, as torch.save does."""
 
 
 def is_full(error: BaseException, place: Path) -> bool:
@@ -17,7 +15,8 @@ def is_full(error: BaseException, place: Path) -> bool:
     if isinstance(error, OSError) and error.errno in FULL:
         return True
     try:
-        return shutil.disk_usage(place).free < _LITTLE
+        # where a library hides the error, as torch.save does
+        return shutil.disk_usage(place).free < 1 << 20
     except OSError:
         return False
 

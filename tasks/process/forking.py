@@ -79,21 +79,14 @@ def _in_child() -> None:
                 signal.signal(number, signal.SIG_DFL)
     _installed.clear()
     _after()
-    _forget_services()
-    for thing in list(_renewed):
-        thing.renew()
-
-
-def _forget_services() -> None:
-    """Remove Prefect's exit functions, which wait for its threads at the end of a process.
-
-    A child has none of these threads and would end with exit code 1, which is an error for a worker
-    of a data loader.
-    """
+    # Prefect's exit functions wait for its threads at the end of a process. A child has none of
+    # these threads and would end with exit code 1, which is an error for a worker of a data loader.
     ends: list[partial[object]] = threading._threading_atexits  # type: ignore[attr-defined]  # noqa: SLF001 - no public way (3.14)
     ends[:] = [
         end for end in ends if not getattr(end.func, "__module__", "").startswith("prefect.")
     ]
+    for thing in list(_renewed):
+        thing.renew()
 
 
 os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)

@@ -43,7 +43,11 @@ def second_name(file: Path) -> str:
 
 def install(environment: Mapping[str, str] = os.environ) -> None:
     """Make imports that find nothing else search the folder in the environment, if any."""
-    here = _here(environment)
+    # by name; it may belong to another folder by now
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        here = Path(environment.get("PWD", "/"))
     if here.parent.name == _SHIPPED:
         _keep(here, environment.get(_NODE, ""))
     if TRIAL not in environment or CODE not in environment:
@@ -52,14 +56,6 @@ def install(environment: Mapping[str, str] = os.environ) -> None:
     sys.meta_path.append(OwnCode(trainable, Path(folder or ".").resolve()))
     if (work := environment.get(WORK)) and os.path.isdir(work):
         os.chdir(work)
-
-
-def _here(environment: Mapping[str, str]) -> Path:
-    """Return the working directory by name; it may belong to another folder by now."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        return Path(environment.get("PWD", "/"))
 
 
 def _keep(folder: Path, node: str) -> None:

@@ -57,7 +57,6 @@ def restored() -> Iterator[None]:
 
 
 def _folder() -> str | None:
-    """Return the working folder, None if it was deleted."""
     try:
         return os.getcwd()
     except OSError:

@@ -23,8 +23,6 @@ from regrow.tasks.process import background
 
 _LOCK = "in-use"
 _MAKING = ".making-"
-_MAKING_SECONDS = 600.0
-"""Seconds after which a room without a lock is no longer considered to be in creation."""
 _rooms: dict[tuple[int, str], Path] = {}
 """Rooms by process (a forked one needs a new room) and TMPDIR."""
 _NAME_BYTES = 10
@@ -132,5 +130,5 @@ def _remove_abandoned(rooms: Path) -> None:
 
 def _remove_old(folder: Path) -> None:
     with suppress(OSError):  # gone meanwhile
-        if time.time() - folder.stat().st_mtime > _MAKING_SECONDS:
+        if time.time() - folder.stat().st_mtime > 600.0:  # else it may be in creation
             shutil.rmtree(folder, ignore_errors=True)

@@ -55,10 +55,6 @@ _MOST_REPORT_BYTES = 16 << 20
 _TAIL_LINES = 40
 _MOST_LINE = 1_000_000
 """Characters of an unfinished line; a longer one is no report."""
-_LONGEST_ADDRESS = 90
-"""Bytes of a socket's path; the systems allow 104 to 108."""
-_AS_KILLED = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
-"""Exit codes of a shell whose own program was killed."""
 
 
 class CommandFailed(RegrowError):
@@ -78,7 +74,7 @@ def run_command(job: Job, trial: Trial) -> None:
     if trial.complete:
         return
     scratch = temporary.made("command-")
-    if len(os.fsencode(scratch)) > _LONGEST_ADDRESS:
+    if len(os.fsencode(scratch)) > 90:  # the systems allow 104 to 108
         scratch.rmdir()
         scratch = Path(tempfile.mkdtemp(prefix="regrow-command-", dir="/tmp"))
     try:
@@ -235,7 +231,8 @@ class _Program:
             return
         tail = [*self._err_tail] or [*self._tail]
         trace = printable("".join(f"{line}\n" for line in tail))
-        if code < 0 or code in _AS_KILLED:
+        # or of a shell whose own program was killed
+        if code < 0 or code in (128 + signal.SIGKILL, 128 + signal.SIGTERM):
             killer = signal.Signals(-code if code < 0 else code - 128)
             memory = self._killed.lately() if killer == signal.SIGKILL else ""
             why = f": {memory}" if memory else f" by {killer.name}"

@@ -64,7 +64,6 @@ class SavedFolder:
         shutil.copy2(source, target)
 
     def _state(self) -> _State:
-        """Return size, modification time and inode of each file."""
         found: _State = {}
         for place, _, names in os.walk(self._path):
             for name in names:

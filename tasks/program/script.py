@@ -54,7 +54,7 @@ def trial() -> MediaLog:
     It can be called from anywhere in the code of a function, a class or a Python script that runs
     as a trial. In a process that runs no trial, what is logged is dropped.
     """
-    from regrow.tasks.media.current import running_trial
+    from regrow.tasks.media.log import running_trial
     from regrow.tasks.program.script_media import ScriptMedia
 
     return running_trial() or ScriptMedia(_send_media)

@@ -19,7 +19,6 @@ import time
 from contextlib import suppress
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_NOT_FOUND = 127
 _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals to the whole group or session, ignored here: this process ends with its program."""
 
@@ -112,7 +111,7 @@ def _become(command: list[str], parent: int) -> None:
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     finally:
-        os._exit(_NOT_FOUND)
+        os._exit(127)  # as a shell that does not find the command
 
 
 def _prctl(option: int, value: int) -> None:

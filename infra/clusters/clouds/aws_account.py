@@ -92,7 +92,9 @@ class AwsAccount:
     def prepare(self, order: Order, prices: Prices, say: Callable[[str], None]) -> None:
         """Look up and create what is needed, whatever an earlier try has left. Raises SpecError."""
         with translated_errors():
-            self._others()
+            for one in self._instances():
+                if (user := tags_of(one).get(USER_TAG)) is not None:
+                    fleet.check_user(self._cluster, user, one["InstanceId"])
             network, subnets = self._network()
             account = Account(subnets=subnets, security_group=self._security_group(network))
             for zones in (self._cluster.zones, *(one.zones for one in self._cluster.workers)):
@@ -110,7 +112,20 @@ class AwsAccount:
                 SubnetId=self._subnets(account, 0)[0],
                 SecurityGroupIds=[account.security_group],
             )
-            self._make_templates(order, account, prices)
+            # in place of those of an earlier fleet: they are the record of what was submitted
+            for one in self._templates():
+                if tags_of(one)[EXPERIMENT_TAG] == order.experiment:
+                    self._ec2.delete_launch_template(LaunchTemplateId=one["LaunchTemplateId"])
+            for place in range(len(self._cluster.workers)):
+                made = aws.launch_template(
+                    self._cluster,
+                    order,
+                    prices,
+                    place,
+                    image=self._image(place),
+                    security_group=account.security_group,
+                )
+                self._ec2.create_launch_template(**made)
         self._account = account
 
     def start(self, order: Order, prices: Prices, environment: bytes) -> list[str]:
@@ -143,8 +158,26 @@ class AwsAccount:
                 say(f"  deleting {', '.join(ids)}")
                 self._delete(ids)
             count = len(self._instances())
-            self._end_machines(say)
-            left = [*self._unmake(), *self._volumes()]
+            deadline = time.monotonic() + _GONE_SECONDS
+            while there := self._instances():
+                named = [one["InstanceId"] for one in there]
+                if still := [
+                    one["InstanceId"] for one in there if one["State"]["Name"] != "shutting-down"
+                ]:
+                    say(f"  ending {', '.join(still)}")
+                    self._ec2.terminate_instances(InstanceIds=still)
+                if time.monotonic() > deadline:
+                    raise RegrowError(
+                        f"after {_GONE_SECONDS:g} s these machines have not ended:"
+                        f" {', '.join(named)}"
+                    )
+                time.sleep(_TICK)
+            mine = [{"Name": f"tag:{AGENTS_TAG}", "Values": [self._cluster.name]}]
+            pages = self._ec2.get_paginator("describe_volumes").paginate(Filters=mine)
+            left = [
+                *self._unmake(),
+                *(f"disk {one['VolumeId']}" for page in pages for one in page["Volumes"]),
+            ]
         if left:
             raise RegrowError(
                 f"of the cluster {self._cluster.name} this is left in {self._cluster.region}:"
@@ -154,24 +187,6 @@ class AwsAccount:
             f"nothing of the cluster {self._cluster.name} is left in {self._cluster.region}; it had"
             f" {count} machines"
         )
-
-    def _make_templates(self, order: Order, account: Account, prices: Prices) -> None:
-        """Create the launch templates, in place of those of an earlier fleet of the experiment.
-        They are the record of what was submitted.
-        """
-        for one in self._templates():
-            if tags_of(one)[EXPERIMENT_TAG] == order.experiment:
-                self._ec2.delete_launch_template(LaunchTemplateId=one["LaunchTemplateId"])
-        for place in range(len(self._cluster.workers)):
-            made = aws.launch_template(
-                self._cluster,
-                order,
-                prices,
-                place,
-                image=self._image(place),
-                security_group=account.security_group,
-            )
-            self._ec2.create_launch_template(**made)
 
     def _instances(self) -> list[dict[str, Any]]:
         asked = [
@@ -185,11 +200,6 @@ class AwsAccount:
             for reservation in page["Reservations"]
             for one in reservation["Instances"]
         ]
-
-    def _others(self) -> None:
-        for one in self._instances():
-            if (user := tags_of(one).get(USER_TAG)) is not None:
-                fleet.check_user(self._cluster, user, one["InstanceId"])
 
     def _network(self) -> tuple[str, dict[str, tuple[str, ...]]]:
         """Return the default network, and its subnets by zone whose machines reach the internet."""
@@ -228,7 +238,12 @@ class AwsAccount:
                 GroupName=self._name,
                 Description=f"machines of the cluster {self._cluster.name}",
                 VpcId=network,
-                TagSpecifications=self._tagged("security-group"),
+                TagSpecifications=[
+                    aws.tagged(
+                        "security-group",
+                        {AGENTS_TAG: self._cluster.name, USER_TAG: getpass.getuser()},
+                    )
+                ],
             )
             group, rules = str(made["GroupId"]), []
         wanted = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
@@ -294,21 +309,6 @@ class AwsAccount:
                     raise
             time.sleep(_TICK)
 
-    def _end_machines(self, say: Callable[[str], None]) -> None:
-        deadline = time.monotonic() + _GONE_SECONDS
-        while there := self._instances():
-            named = [one["InstanceId"] for one in there]
-            if still := [
-                one["InstanceId"] for one in there if one["State"]["Name"] != "shutting-down"
-            ]:
-                say(f"  ending {', '.join(still)}")
-                self._ec2.terminate_instances(InstanceIds=still)
-            if time.monotonic() > deadline:
-                raise RegrowError(
-                    f"after {_GONE_SECONDS:g} s these machines have not ended: {', '.join(named)}"
-                )
-            time.sleep(_TICK)
-
     def _delete(self, ids: list[str]) -> None:
         if not ids:
             return
@@ -346,14 +346,6 @@ class AwsAccount:
         with unless("InvalidGroup.NotFound", "DependencyViolation") as refused:
             self._ec2.delete_security_group(GroupId=group)
         return "DependencyViolation" not in refused
-
-    def _volumes(self) -> list[str]:
-        mine = [{"Name": f"tag:{AGENTS_TAG}", "Values": [self._cluster.name]}]
-        pages = self._ec2.get_paginator("describe_volumes").paginate(Filters=mine)
-        return [f"disk {one['VolumeId']}" for page in pages for one in page["Volumes"]]
-
-    def _tagged(self, kind: str) -> list[dict[str, Any]]:
-        return [aws.tagged(kind, {AGENTS_TAG: self._cluster.name, USER_TAG: getpass.getuser()})]
 
     def _described(self) -> list[dict[str, Any]]:
         """Return the fleets that start machines, as EC2 describes them. It filters by no tag."""

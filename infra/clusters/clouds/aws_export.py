@@ -107,7 +107,6 @@ def _script(cluster: Aws, order: Order) -> str:
 
 
 def _image(cluster: Aws, place: int) -> str:
-    """Return a shell word for the id of a group's image."""
     path = f"workers.{place}.type"
     found = cluster.image or aws.image(cluster.workers[place].type, path)
     if not found.startswith(aws.PARAMETER):

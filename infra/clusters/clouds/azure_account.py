@@ -56,7 +56,6 @@ class AzureAccount:
 
     @cached_property
     def _group(self) -> str:
-        """The path of the resource group."""
         query = ("--query", "id", "--output", "tsv")
         subscription = self._cluster.subscription or output_of(
             ("az", "account", "show", *query), _HINT

@@ -68,7 +68,6 @@ def _this(fleet: dict[str, Any]) -> str:
 
 
 def _metadata(what: str) -> Any:
-    """Ask the metadata service."""
     host = os.environ.get("REGROW_AZURE_METADATA_ENDPOINT") or "http://169.254.169.254"
     asked = urllib.request.Request(f"{host}/metadata/{what}", headers={"Metadata": "true"})
     with urllib.request.urlopen(asked, timeout=_SECONDS) as answer:

@@ -30,7 +30,6 @@ from regrow.tasks.ports.store import Missing
 
 END_SECONDS = 120.0
 """Seconds in which the machines delete their fleets after the experiment's end."""
-_MOST_UNABLE = 100
 _TICK = 2.0
 
 
@@ -187,7 +186,7 @@ class FleetEngine:
         """Return the newest machines that could not take part, the newest last."""
         store, found = Places.at(of.state).store(of.experiment), []
         keys = [key for key in store.list(f"{fleet.objects(self.cluster.name)}/") if ENDED in key]
-        for key in keys[-_MOST_UNABLE:]:
+        for key in keys[-100:]:
             with suppress(Missing, msgspec.MsgspecError):
                 found.append(msgspec.json.decode(store.read(key), type=Unable))
         return sorted(found, key=lambda one: one.t)

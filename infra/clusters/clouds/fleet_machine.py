@@ -92,15 +92,8 @@ def _crashes() -> int:
 
 
 def _report(fleet: dict[str, Any], status: str) -> None:
-    """Put the last lines of the agent's output into the bucket."""
     host = socket.gethostname()
     report = {"host": host, "group": fleet["group"], "status": status, "t": time.time()}
-    report["lines"] = _last_lines()
-    where = _object(fleet, "{}{}-{}.json".format(ENDED, fleet["group"], host))
-    _s3(fleet).put_object(**where, Body=json.dumps(report).encode())
-
-
-def _last_lines() -> list[str]:
     words = ["journalctl", "--unit=regrow-agent", f"--lines={LINES}", "--output=cat", "--no-pager"]
     try:
         output = subprocess.run(words, stdout=subprocess.PIPE, check=False).stdout.decode(
@@ -111,7 +104,9 @@ def _last_lines() -> list[str]:
     prepared = HERE / "prepare.log"
     if not output.strip() and prepared.exists():
         output = prepared.read_text(errors="replace")
-    return [line[:500] for line in output.splitlines()[-LINES:]]
+    report["lines"] = [line[:500] for line in output.splitlines()[-LINES:]]
+    where = _object(fleet, "{}{}-{}.json".format(ENDED, fleet["group"], host))
+    _s3(fleet).put_object(**where, Body=json.dumps(report).encode())
 
 
 def _s3(fleet: dict[str, Any]) -> Any:

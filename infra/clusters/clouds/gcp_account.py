@@ -75,7 +75,8 @@ class GcpAccount:
         return fleet_export.files(self._cluster, order, parcel, " ".join(_TOKEN), calls)
 
     def prepare(self, order: Order, prices: Prices, say: Callable[[str], None]) -> None:
-        self._others()
+        for one, tags in self._groups():
+            fleet.check_user(self._cluster, tags[USER_TAG], one["name"])
         for body in gcp.firewalls(self._cluster):
             if self._ask("GET", f"{self._compute}/global/firewalls/{body['name']}") is None:
                 self._do("POST", f"{self._compute}/global/firewalls", body)
@@ -179,7 +180,3 @@ class GcpAccount:
         url = f"{self._secrets}?filter=labels.{AGENTS_TAG}={self._cluster.name}"
         found = self._ask.listed(url, "secrets", "nextPageToken")
         return [one["name"].rpartition("/")[2] for one in found]
-
-    def _others(self) -> None:
-        for one, tags in self._groups():
-            fleet.check_user(self._cluster, tags[USER_TAG], one["name"])

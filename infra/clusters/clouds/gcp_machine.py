@@ -57,7 +57,6 @@ def unable(fleet: dict[str, Any]) -> None:
 
 
 def _metadata(what: str) -> str:
-    """Ask the metadata service."""
     host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
     url = f"http://{host}/computeMetadata/v1/{what}"
     asked = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})

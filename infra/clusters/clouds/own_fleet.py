@@ -16,8 +16,6 @@ from regrow.tasks.errors import RegrowError
 
 FLEET = "REGROW_FLEET"
 """Variable with the folder of `fleet.json` on a machine of a fleet; unset elsewhere."""
-_SECONDS = 120.0
-"""Seconds in which the cloud answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +52,7 @@ class OwnFleet:
         plain = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         try:
             done = subprocess.run(
-                command, env=plain, capture_output=True, text=True, check=True, timeout=_SECONDS
+                command, env=plain, capture_output=True, text=True, check=True, timeout=120.0
             )
         except subprocess.CalledProcessError as error:
             lines = (error.stderr or "").strip().splitlines() or ["it said nothing"]

@@ -13,9 +13,6 @@ from regrow.infra.machine import supervised
 from regrow.tasks.errors import RegrowError, UserError
 
 Json = dict[str, Any]
-_SECONDS = 150.0
-_FRESH_SECONDS = 300.0
-"""Seconds for which a token is used: both clouds give one that lasts at least as long."""
 WAIT_SECONDS, TICK = 900.0, 2.0
 """Most seconds for a change in the cloud, and between two looks at it."""
 
@@ -49,11 +46,12 @@ class Rest:
         """Return the answer to a request; None: what is asked for is not there. Raises RegrowError,
         with the cloud's message, for what it refused.
         """
-        if time.monotonic() - self._since > _FRESH_SECONDS or not self._known:
+        # both clouds give a token that lasts at least as long
+        if time.monotonic() - self._since > 300.0 or not self._known:
             self._known, self._since = self._token(), time.monotonic()
         headers = {"Authorization": f"Bearer {self._known}"}
         try:
-            answer = requests.request(method, url, json=body, headers=headers, timeout=_SECONDS)
+            answer = requests.request(method, url, json=body, headers=headers, timeout=150.0)
             if answer.status_code == requests.codes.not_found and method in ("GET", "DELETE"):
                 return None
             found: Json = answer.json() if answer.content else {}

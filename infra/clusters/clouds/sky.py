@@ -37,7 +37,12 @@ def files(cluster: Cluster) -> dict[str, bytes]:
             f"--sky: is for clusters on aws, gcp or azure, and {cluster.name} is on {cluster.on};"
             " leave it out"
         )
-    return {FILE: _written(cluster), **shipping.shipped(cluster)}
+    data = task(cluster)
+    heading = _HEADING.format(
+        file=FILE, secrets="".join(f" --secret {name}" for name in data.get("secrets", {}))
+    )
+    text: str = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, width=1000)
+    return {FILE: (heading + text).encode(), **shipping.shipped(cluster)}
 
 
 def task(cluster: OnVms) -> Json:
@@ -83,15 +88,6 @@ def _kinds(cluster: OnVms, group: Workers) -> list[Json]:
         }
         for place in places
     ]
-
-
-def _written(cluster: OnVms) -> bytes:
-    data = task(cluster)
-    heading = _HEADING.format(
-        file=FILE, secrets="".join(f" --secret {name}" for name in data.get("secrets", {}))
-    )
-    text: str = yaml.dump(data, Dumper=_BlockDumper, sort_keys=False, width=1000)
-    return (heading + text).encode()
 
 
 class _BlockDumper(yaml.SafeDumper):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from regrow.infra.clusters.description import Kubernetes
 from regrow.infra.clusters.kubernetes import manifests
@@ -21,22 +20,17 @@ _TAKEN = ("/dev/shm", manifests.PROJECT_FOLDER)  # noqa: S108 - regrow mounts th
 
 def check(cluster: Kubernetes) -> None:
     """Raise SpecError for the first mistake in a cluster file."""
-    for error in _mistakes(cluster):
-        raise error
-
-
-def _mistakes(cluster: Kubernetes) -> Iterator[SpecError]:
     if cluster.setup:
         problem = "is for machines, and pods are made of an image"
-        yield SpecError("setup", cluster.setup, problem, "put it into the image")
+        raise SpecError("setup", cluster.setup, problem, "put it into the image")
     if " " in cluster.image.strip() or cluster.image != cluster.image.strip():
-        yield SpecError("image", cluster.image, "is no name of an image", "write registry/name:tag")
-    yield from _names(cluster)
-    yield from _volumes(cluster)
-    yield from _nodes(cluster)
+        raise SpecError("image", cluster.image, "is no name of an image", "write registry/name:tag")
+    _check_names(cluster)
+    _check_volumes(cluster)
+    _check_nodes(cluster)
 
 
-def _names(cluster: Kubernetes) -> Iterator[SpecError]:
+def _check_names(cluster: Kubernetes) -> None:
     written = {
         "service_account": cluster.service_account,
         **{f"pull_secrets.{place}": name for place, name in enumerate(cluster.pull_secrets)},
@@ -46,35 +40,35 @@ def _names(cluster: Kubernetes) -> Iterator[SpecError]:
     for key, name in written.items():
         if name is not None and not _NAME.fullmatch(name):
             hint = "write lower-case letters, digits, '-' and '.'"
-            yield SpecError(key, name, "is no name of an object", hint)
+            raise SpecError(key, name, "is no name of an object", hint)
     seen: set[str] = set()
     for place, group in enumerate(cluster.workers):
         if group.name in seen:
             problem = "is the name of a group before it"
-            yield SpecError(f"workers.{place}.name", group.name, problem, "write another one")
+            raise SpecError(f"workers.{place}.name", group.name, problem, "write another one")
         seen.add(group.name)
 
 
-def _volumes(cluster: Kubernetes) -> Iterator[SpecError]:
+def _check_volumes(cluster: Kubernetes) -> None:
     for path in cluster.volumes:
         if not path.startswith("/") or path.rstrip("/") in ("", *_TAKEN):
             hint = "write an absolute path, such as /data"
-            yield SpecError(f"volumes.{path}", path, "is no place for a volume", hint)
+            raise SpecError(f"volumes.{path}", path, "is no place for a volume", hint)
     mounted = [f"{path.rstrip('/')}/" for path in cluster.volumes]
     for place, folder in enumerate(cluster.shared):
         if not f"{folder.rstrip('/')}/".startswith(tuple(mounted)):
             hint = "pods share nothing else"
-            yield SpecError(f"shared.{place}", folder, "is in none of `volumes`", hint)
+            raise SpecError(f"shared.{place}", folder, "is in none of `volumes`", hint)
 
 
-def _nodes(cluster: Kubernetes) -> Iterator[SpecError]:
+def _check_nodes(cluster: Kubernetes) -> None:
     for place, group in enumerate(cluster.workers):
         key, selector = f"workers.{place}", group.node_selector
         for label, value in selector.items():
             if not _LABEL_KEY.fullmatch(label) or not _LABEL_VALUE.fullmatch(value):
                 hint = "see kubectl get nodes --show-labels"
                 wrong = {label: value}
-                yield SpecError(f"{key}.node_selector", wrong, "is no label of a node", hint)
+                raise SpecError(f"{key}.node_selector", wrong, "is no label of a node", hint)
         spot = next(
             (label for label in selector if manifests.SPOT_LABELS.get(label) == selector[label]),
             None,
@@ -82,10 +76,10 @@ def _nodes(cluster: Kubernetes) -> Iterator[SpecError]:
         for number, one in enumerate(group.tolerations):
             for word in sorted(one.keys() - _TOLERATION):
                 path = f"{key}.tolerations.{number}.{word}"
-                yield SpecError(path, one[word], "is not known", nearest(word, _TOLERATION))
+                raise SpecError(path, one[word], "is not known", nearest(word, _TOLERATION))
         if group.market == "spot" and not selector:
             hint = "write the label of your spot nodes"
-            yield SpecError(f"{key}.node_selector", None, "is missing", hint)
+            raise SpecError(f"{key}.node_selector", None, "is missing", hint)
         if group.market != "spot" and spot is not None:
             problem = "leads to spot nodes, and this is a group that is not `market: spot`"
-            yield SpecError(f"{key}.node_selector.{spot}", selector[spot], problem, "leave it out")
+            raise SpecError(f"{key}.node_selector.{spot}", selector[spot], problem, "leave it out")

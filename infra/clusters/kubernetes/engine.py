@@ -23,10 +23,6 @@ _OURS = "jobs.batch,networkpolicies,secrets"
 """The kinds of objects that are created here."""
 _DOWN_SECONDS = manifests.GRACE_SECONDS + 180.0
 _LOOK_SECONDS = 2.0
-_BEGINNING = ("ContainerCreating", "PodInitializing")
-"""Kubernetes' reasons for a pod that is about to run."""
-_LINES = 20
-"""Lines of an agent's output that are shown."""
 
 
 class JobsEngine:
@@ -99,7 +95,11 @@ class JobsEngine:
             experiment, status = _submission(job).experiment, job.get("status", {})
             if _has_ended(job) or (of and experiment not in names):
                 continue
-            pods = [_agent(pod, experiment) for pod in self._pods(job) if _alive(pod)]
+            pods = [
+                _agent(pod, experiment)
+                for pod in self._pods(job)
+                if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+            ]
             lacks = int(job["spec"]["parallelism"]) - int(status.get("succeeded", 0)) - len(pods)
             name = job["metadata"]["name"]
             missing = Agent(name=name, experiment=experiment, state="missing", reason=name)
@@ -142,16 +142,14 @@ class JobsEngine:
         ]
 
     def _jobs(self) -> list[Json]:
-        """Return the Jobs of agents, ended or not."""
         return self._kubectl.listed("jobs.batch", self._selector)
 
     def _pods(self, job: Json) -> list[Json]:
-        """Return the pods of a Job, ended or not."""
         return self._kubectl.listed("pods", f"job-name={job['metadata']['name']}")
 
     def _printed(self, pod: Json) -> list[str]:
         """Return the last lines of a pod's output; empty if it has none yet."""
-        done = self._kubectl.attempt("logs", pod["metadata"]["name"], f"--tail={_LINES}")
+        done = self._kubectl.attempt("logs", pod["metadata"]["name"], "--tail=20")
         return done.stdout.decode(errors="replace").splitlines()
 
     def _delete(self, kinds: str) -> None:
@@ -166,7 +164,6 @@ class JobsEngine:
         )
 
     def _left(self) -> list[str]:
-        """Return what exists of the cluster, by kind and name."""
         found = self._kubectl.listed(f"{_OURS},pods", self._selector)
         return sorted({f"{one['kind']} {one['metadata']['name']}" for one in found})
 
@@ -181,16 +178,12 @@ def _submission(job: Mapping[str, Any]) -> Submission:
     )
 
 
-def _alive(pod: Mapping[str, Any]) -> bool:
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
-
-
 def _agent(pod: Mapping[str, Any], experiment: str) -> Agent:
     state, _, why = _state(pod).partition(" (")
     return Agent(
         name=pod["metadata"]["name"],
         experiment=experiment,
-        state="starting" if state in _BEGINNING else state,
+        state="starting" if state in ("ContainerCreating", "PodInitializing") else state,
         node=pod["spec"].get("nodeName", "") if state == "running" else "",
         reason=why.removesuffix(")"),
     )
@@ -209,25 +202,19 @@ def _seconds(text: str | None) -> float:
 
 
 def _has_ended(job: Mapping[str, Any]) -> bool:
-    """Return whether a Job has completed or failed."""
     return any(
         one["type"] in ("Complete", "Failed") and one["status"] == "True"
         for one in job.get("status", {}).get("conditions", ())
     )
 
 
-def _ready(pod: Mapping[str, Any]) -> bool:
-    """Return whether all containers of a pod are ready, and it is not being deleted."""
-    conditions = {one["type"]: one["status"] for one in pod.get("status", {}).get("conditions", ())}
-    return conditions.get("Ready") == "True" and not pod["metadata"].get("deletionTimestamp")
-
-
 def _state(pod: Mapping[str, Any]) -> str:
     """Return the state of a pod: `running`, or a description of the problem."""
     status = pod.get("status", {})
+    conditions = status.get("conditions", ())
     if pod["metadata"].get("deletionTimestamp"):
         return "ending"
-    if _ready(pod):
+    if any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
         return "running"
     for container in (
         *status.get("initContainerStatuses", ()),
@@ -236,7 +223,7 @@ def _state(pod: Mapping[str, Any]) -> str:
         waiting = container.get("state", {}).get("waiting", {})
         if reason := waiting.get("reason"):
             return f"{reason} ({waiting['message']})" if waiting.get("message") else str(reason)
-    for condition in status.get("conditions", ()):
+    for condition in conditions:
         if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
             return f"Unschedulable ({condition.get('message', '')})"
     phase = str(status.get("phase", "unknown")).lower()

@@ -53,7 +53,10 @@ class Kubectl:
                 self.words(*words), input=stdin, capture_output=True, check=False, timeout=timeout
             )
         except FileNotFoundError:
-            raise self._missing() from None
+            raise UserError(
+                f"there is no command {self.program} here; install it:"
+                " https://kubernetes.io/docs/tasks/tools/"
+            ) from None
         except subprocess.TimeoutExpired:
             raise RegrowError(f"{self._there()} did not answer within {timeout:g} s") from None
 
@@ -91,12 +94,6 @@ class Kubectl:
         if any(sign in last for sign in _NOT_REACHED):
             return RegrowError(f"{self._there()} cannot be reached: {last}")
         return RegrowError(f"{self._there()} refuses: {last}")
-
-    def _missing(self) -> UserError:
-        return UserError(
-            f"there is no command {self.program} here; install it:"
-            " https://kubernetes.io/docs/tasks/tools/"
-        )
 
     def _there(self) -> str:
         named = f" of the context {self.context}" if self.context else ""

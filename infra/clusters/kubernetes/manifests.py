@@ -34,7 +34,6 @@ SPOT_LABELS = {
 }
 """Labels of nodes that may be taken away: of Karpenter, EKS, GKE and AKS."""
 _MOST_SECONDS = 2**31 - 1
-_FILE = Path(__file__).with_name("objects.yaml")
 
 
 class _PlainDumper(yaml.SafeDumper):
@@ -121,7 +120,9 @@ def _made(part: str, cluster: Kubernetes, **values: Any) -> Json:
         "grace_seconds": GRACE_SECONDS,
         "tries": TRIES,
     }
-    found: Json = filled(parts(_FILE)[part], {**shared, **values})
+    found: Json = filled(
+        parts(Path(__file__).with_name("objects.yaml"))[part], {**shared, **values}
+    )
     return found
 
 
@@ -185,5 +186,4 @@ def _off_spot() -> Json:
 
 
 def _quantity(cpus: float) -> str:
-    """Return CPUs in Kubernetes' notation."""
     return f"{round(cpus * 1000)}m" if cpus != int(cpus) else str(int(cpus))

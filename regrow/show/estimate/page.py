@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from regrow.search.durations import in_words
-from regrow.search.planning.estimating import ScenarioForecast, Span
+from regrow.search.planning.estimating import Span
 from regrow.show import web
 from regrow.show.estimate import words
 from regrow.show.estimate.estimate import Estimate, rows
@@ -47,7 +47,13 @@ def html(found: Estimate) -> str:
     """Make the page."""
     from regrow.show.figures.embedded import plotly_as_text  # imports Plotly
 
-    figures = list(_figures(found))
+    figures = [
+        {"name": name, "title": title, "reading": reading, "whole": False, **drawn(made)}
+        for name, title, reading, made in (
+            ("value", "Cost against value", VALUE, _value(found)),
+            ("time", "Chance of being done", TIME, _time(found)),
+        )
+    ]
     spec = found.premises.spec
     lines = list(words.table(found))
     columns = [name for name in lines[0].cells if any(one.cells[name][0] for one in lines)]
@@ -103,62 +109,42 @@ def _deadline(found: Estimate) -> float | None:
     return deadline if isinstance(deadline, float) else None
 
 
-def _figures(found: Estimate) -> Iterator[dict[str, Any]]:
-    for name, title, reading, made in (
-        ("value", "Cost against value", VALUE, _value(found)),
-        ("time", "Chance of being done", TIME, _time(found)),
-    ):
-        yield {"name": name, "title": title, "reading": reading, "whole": False, **drawn(made)}
-
-
 def _value(found: Estimate) -> Figure:
-    """Draw cost, or machine-hours, against the best value."""
     made, every = blank(), list(rows(found))
     money = all(one.cost is not None for one in every)
     metric = safe(found.premises.spec.objective.name, 40)
     for kind, style in _STYLES.items():
         own = [one for one in every if one.scenario.kind == kind and one.best is not None]
         if own:
-            _marks(made, own, words.KINDS[kind], style, money=money)
+            colour, symbol, beside = style
+            costs = [(one.cost if money and one.cost is not None else one.hours) for one in own]
+            bests = [one.best for one in own if one.best is not None]
+            limited = [one.scenario.dollars is not None for one in own]
+            texts = [
+                f"{one.scenario.machines} machines"
+                + ("" if one.scenario.dollars is None else f", at most {one.scenario.dollars:g}")
+                for one in own
+            ]
+            made.add_scatter(
+                x=[one.median for one in costs],
+                y=[one.median for one in bests],
+                error_x=_intervals(costs),
+                error_y=_intervals(bests),
+                text=[
+                    "" if some else f"{one.scenario.machines}"
+                    for one, some in zip(own, limited, strict=True)
+                ],
+                textposition=beside,
+                customdata=texts,
+                mode="markers+text",
+                name=words.KINDS[kind],
+                marker={"color": colour, "symbol": symbol, "size": 9},
+                hovertemplate="%{customdata}<br>%{x:.4~g}, %{y:.4~g}<extra></extra>",
+            )
     made.update_xaxes(title={"text": "cost" if money else "machine-hours"}, rangemode="tozero")
     made.update_yaxes(title={"text": f"best {metric} ({found.premises.spec.objective.mode})"})
     made.update_layout(legend={"orientation": "h"})
     return finished(made)
-
-
-def _marks(
-    made: Figure,
-    own: Sequence[ScenarioForecast],
-    name: str,
-    style: tuple[str, str, str],
-    *,
-    money: bool,
-) -> None:
-    colour, symbol, beside = style
-    costs = [(one.cost if money and one.cost is not None else one.hours) for one in own]
-    bests = [one.best for one in own if one.best is not None]
-    limited = [one.scenario.dollars is not None for one in own]
-    texts = [
-        f"{one.scenario.machines} machines"
-        + ("" if one.scenario.dollars is None else f", at most {one.scenario.dollars:g}")
-        for one in own
-    ]
-    made.add_scatter(
-        x=[one.median for one in costs],
-        y=[one.median for one in bests],
-        error_x=_intervals(costs),
-        error_y=_intervals(bests),
-        text=[
-            "" if some else f"{one.scenario.machines}"
-            for one, some in zip(own, limited, strict=True)
-        ],
-        textposition=beside,
-        customdata=texts,
-        mode="markers+text",
-        name=name,
-        marker={"color": colour, "symbol": symbol, "size": 9},
-        hovertemplate="%{customdata}<br>%{x:.4~g}, %{y:.4~g}<extra></extra>",
-    )
 
 
 def _intervals(spans: Sequence[Span]) -> dict[str, Any]:
@@ -173,7 +159,6 @@ def _intervals(spans: Sequence[Span]) -> dict[str, Any]:
 
 
 def _time(found: Estimate) -> Figure:
-    """Draw the share of simulations that were done, by hours, and the deadline."""
     made, size = blank(), found.choice.scenario.machines
     for one in found.plans:
         if one.scenario.machines != size:

@@ -27,11 +27,8 @@ SECONDS = 70.0
 """Time of the processor that all simulations together may take, by the costs below."""
 EVENT_SECONDS, MODEL_SECONDS = 1e-4, 6e-3
 """Cost of an event, and of a proposal by a sampler with a model (measured on one core)."""
-_CHEAP = ("random", "grid", "qmc")
-"""Samplers without a model."""
 _INLINE_SECONDS = 4.0
 """Seconds of simulation below which no other process is used."""
-_PROCESSES = 8
 
 
 @dataclass(slots=True)
@@ -81,7 +78,7 @@ class Simulations:
 def running(premises: Premises, count: int | None) -> Iterator[Simulations]:
     """Yield simulations whose processes end with the block."""
     found = Simulations(premises, count)
-    processes = min(_PROCESSES, os.cpu_count() or 1)
+    processes = min(8, os.cpu_count() or 1)
     with ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
@@ -97,7 +94,8 @@ def running(premises: Premises, count: int | None) -> Iterator[Simulations]:
 
 
 def _seconds(premises: Premises, outcome: Outcome) -> float:
-    model = chosen(premises.spec.resolved.search) not in _CHEAP
+    # samplers without a model
+    model = chosen(premises.spec.resolved.search) not in ("random", "grid", "qmc")
     return EVENT_SECONDS * outcome.events + (MODEL_SECONDS * outcome.trials if model else 0.0)
 
 

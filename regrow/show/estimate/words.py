@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from regrow.search.durations import in_words
@@ -61,11 +61,10 @@ def table(found: Estimate) -> Iterator[TableRow]:
         yield TableRow(cells=cells, chosen=one is found.choice)
 
 
-def _span(span: Span | None, form: object) -> tuple[str, str]:
+def _span(span: Span | None, form: Callable[[float], str]) -> tuple[str, str]:
     """Return the median with the interval, and the interval alone."""
     if span is None:
         return "none", "none"
-    assert callable(form)
     low, median, high = form(span.low), form(span.median), form(span.high)
     if low == high:
         return median, median

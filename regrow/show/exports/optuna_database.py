@@ -48,7 +48,17 @@ def copy(study: optuna.Study, source: BaseStorage, url: str) -> optuna.Study:
     Raises UserError if the database cannot be used, or already has a study of that name; then
     nothing is written.
     """
-    storage = _opened(url)
+    if "://" not in url:
+        raise UserError(
+            f"{re.sub(':.*@', ':***@', url)} is no URL of a database; write sqlite:///FILE.db"
+        )
+    if re.fullmatch(r"sqlite(\+\w+)?://(/(:memory:)?)?", url):
+        raise UserError(f"{url} is kept in memory and would be lost; write sqlite:///FILE.db")
+    _checked(url)
+    try:
+        storage = RDBStorage(url)
+    except Exception as error:  # noqa: BLE001 - errors of SQLAlchemy and Alembic, and a RuntimeError for tables of another version
+        raise UserError(f"{shown_url(url)} cannot be opened: {_first_line(error)}") from None
     try:
         with Session(storage.engine) as session, session.begin():
             _insert(session, study, source)
@@ -76,20 +86,6 @@ def shown_url(url: str) -> str:
     rendered = parts.set(query=hidden).render_as_string(hide_password=True)
     # Up to the last @: a password may contain an unescaped one.
     return re.sub(r"(://[^:/@]*):[^?]*@", r"\1:***@", rendered.replace("%2A%2A%2A", "***"))
-
-
-def _opened(url: str) -> RDBStorage:
-    if "://" not in url:
-        raise UserError(
-            f"{re.sub(':.*@', ':***@', url)} is no URL of a database; write sqlite:///FILE.db"
-        )
-    if re.fullmatch(r"sqlite(\+\w+)?://(/(:memory:)?)?", url):
-        raise UserError(f"{url} is kept in memory and would be lost; write sqlite:///FILE.db")
-    _checked(url)
-    try:
-        return RDBStorage(url)
-    except Exception as error:  # noqa: BLE001 - errors of SQLAlchemy and Alembic, and a RuntimeError for tables of another version
-        raise UserError(f"{shown_url(url)} cannot be opened: {_first_line(error)}") from None
 
 
 def _checked(url: str) -> None:

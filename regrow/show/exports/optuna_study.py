@@ -117,7 +117,6 @@ def _notes(history: History, best: TrialRecord | None) -> Iterator[str]:
 
 
 def _external(parameter: Parameter, distribution: BaseDistribution, value: Json) -> Json:
-    """Return the value of a parameter as Optuna has it."""
     match parameter.domain:
         case Choice() as domain:
             assert isinstance(distribution, CategoricalDistribution)

@@ -94,7 +94,11 @@ class RecordedTable:
         self, config: Mapping[str, Json], step: int, seed: int
     ) -> tuple[Mapping[str, float], float]:
         """See Objective. A shorter curve is extended by its last step; the seed is ignored."""
-        curve = self.curves[self._nearest(config)]
+        key = self._neighbours.key(config)
+        if key not in self._found:
+            differ, distance = self._neighbours.distances(config)
+            self._found[key] = int(np.lexsort((distance, differ))[0])
+        curve = self.curves[self._found[key]]
         place = min(step, len(curve.rows)) - 1
         return curve.rows[place], curve.seconds[place]
 
@@ -102,13 +106,6 @@ class RecordedTable:
         """Return the best value of a metric in the whole table."""
         values = [row[metric] for curve in self.curves for row in curve.rows[: self._most]]
         return max(values) if most else min(values)
-
-    def _nearest(self, config: Mapping[str, Json]) -> int:
-        key = self._neighbours.key(config)
-        if key not in self._found:
-            differ, distance = self._neighbours.distances(config)
-            self._found[key] = int(np.lexsort((distance, differ))[0])
-        return self._found[key]
 
     def _curve(
         self,

@@ -109,7 +109,21 @@ def _events(history: History, trial: TrialRecord, found: Sorted) -> Iterator[_Ev
         wall_time=begun, step=0, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     )
     if trial.number == 0:  # one run describes it for all of them
-        yield _plugin(begun, "experiment", _experiment(history, found.names))
+        # parameters with domains, and metrics, of which the page shows the last values
+        tags = [_best(history), *found.names]
+        yield _plugin(
+            begun,
+            "experiment",
+            api_pb2.Experiment(
+                name=history.spec.name,
+                time_created_secs=history.t_created,
+                hparam_infos=[*map(_described, _parameters(history))],
+                metric_infos=[
+                    api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag)
+                    for tag in tags
+                ],
+            ),
+        )
     yield _plugin(begun, "session_start_info", _start(history, trial, begun))
     for _, row in found.of(trial.number):
         values = {n: math.nan if value is None else value for n, value in row.metrics.items()}
@@ -167,19 +181,6 @@ def _plugin(t: float, name: str, content: _Message) -> _Event:
 
 
 # ---- data of the HParams page
-
-
-def _experiment(history: History, metrics: list[str]) -> _Message:
-    """Return parameters with domains, and metrics, of which the page shows the last values."""
-    tags = [_best(history), *metrics]
-    return api_pb2.Experiment(
-        name=history.spec.name,
-        time_created_secs=history.t_created,
-        hparam_infos=[*map(_described, _parameters(history))],
-        metric_infos=[
-            api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag) for tag in tags
-        ],
-    )
 
 
 def _parameters(history: History) -> list[Parameter]:

@@ -37,8 +37,12 @@ def rungs(history: History) -> list[DrawnRung]:
         return []
     ended: dict[int, list[TrialRecord]] = {}
     for trial in history.trials:
-        if (step := _end(trial)) is not None:
-            ended.setdefault(step, []).append(trial)
+        last = trial.attempts[-1] if trial.attempts else None
+        if last is None or not trial.decided or trial.decided > trial.curve.time:
+            continue
+        decided = last.stop is not None or last.leave is not None
+        if trial.held or (trial.state is TrialState.STOPPED and decided):
+            ended.setdefault(trial.decided, []).append(trial)
     return [
         DrawnRung(
             step=step,
@@ -48,16 +52,6 @@ def rungs(history: History) -> list[DrawnRung]:
         )
         for step, here in sorted(ended.items())
     ]
-
-
-def _end(trial: TrialRecord) -> int | None:
-    """Return the step at which the scheduler stopped or paused the trial, None if it did not."""
-    last = trial.attempts[-1] if trial.attempts else None
-    if last is None or not trial.decided or trial.decided > trial.curve.time:
-        return None
-    decided = last.stop is not None or last.leave is not None
-    stopped = trial.state is TrialState.STOPPED and decided
-    return trial.decided if stopped or trial.held else None
 
 
 def figure(log_rows: LogRows) -> style.Figure | None:

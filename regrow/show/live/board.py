@@ -146,16 +146,11 @@ class Board:
         lines = self._lines(event, silent, history.lost_steps - lost_before)
         if isinstance(event, events.Decided) and (judged := text.judged(history)) != judged_before:
             lines += [judged] if judged is not None else []
-        if not self._is_loss(event):
+        # losses and recoveries have their own section
+        lost = isinstance(event, events.Ended) and bool(event.cause)
+        if not lost and not isinstance(event, events.Began | events.Opened):
             self.latest += [(event.t, line) for line in lines]
         return lines
-
-    @staticmethod
-    def _is_loss(event: events.AnyEvent) -> bool:
-        """Return whether it is a loss or a recovery, which have their own section."""
-        if isinstance(event, events.Ended):
-            return bool(event.cause)
-        return isinstance(event, events.Began | events.Opened)
 
     def _lines(self, event: events.AnyEvent, silent: float, again: int) -> list[str]:
         history = self.history

@@ -228,13 +228,13 @@ def _best(history: History) -> Iterator[str]:
             yield f"  trial {one['trial']}: {', '.join(map(value, one['metrics'].values()))}"
 
 
-def failures(history: History, most: int = 3) -> Iterator[str]:
+def failures(history: History) -> Iterator[str]:
     """Yield tracebacks, then the failed trials; those with the same message are grouped."""
     alike: dict[str, list[TrialRecord]] = {}
     for trial in history.trials:
         if trial.failure is not None and trial.state.value == "failed":
             alike.setdefault(trial.failure.message, []).append(trial)
-    for message, trials in list(alike.items())[:most]:
+    for message, trials in list(alike.items())[:3]:
         if (first := trials[0].failure) is not None and first.trace:
             yield first.trace.rstrip()
         if len(trials) == 1:
@@ -242,7 +242,7 @@ def failures(history: History, most: int = 3) -> Iterator[str]:
         else:
             which = f"trials {spans([t.number for t in trials])}"
             yield f"{len(trials)} trials failed the same way: {one_line(message)} ({which})"
-    if len(alike) > most:
+    if len(alike) > 3:
         yield f"{sum(map(len, alike.values()))} trials failed in all, in {len(alike)} ways"
 
 

@@ -101,7 +101,6 @@ def html(
 
 
 def _figures(rows: LogRows) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the figures that are drawn, and those with nothing to show."""
     figures = [{**one, **described(rows, one["name"])} for one in listed()]
     drawn = [one for one in figures if "figure" in one]
     halves = [one for one in drawn if not one["whole"]]
@@ -232,7 +231,6 @@ def _nothing(history: History) -> str:
 
 
 def _environment(history: History) -> Iterator[dict[str, Any]]:
-    """Yield tables of the driver's machine and code; long ones are folded."""
     opened = history.opened
     known = dict(history.environment)
     if opened is not None and opened.versions:

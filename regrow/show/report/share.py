@@ -45,8 +45,6 @@ _TYPES = {
     ".csv": "text/csv; charset=utf-8",
     ".json": "application/json",
 }
-_BINARY = "application/octet-stream"
-"""For every file of a checkpoint, whatever its name: a browser saves it and runs nothing of it."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +207,10 @@ def _send(pages: Pages, store: Store, best: Checkpoint) -> None:
         folder = restore_one(store, best.key, Path(made, "checkpoint"))
         for file in best.manifest.files:
             try:
-                pages.put(f"{best.folder}/{file.path}", folder / file.path, _BINARY)
+                # whatever its name: a browser saves it and runs nothing of it
+                pages.put(
+                    f"{best.folder}/{file.path}", folder / file.path, "application/octet-stream"
+                )
             except ValueError as error:
                 raise UserError(
                     f"the file {file.path!r} of the checkpoint cannot be shared: {error}"

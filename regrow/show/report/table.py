@@ -138,7 +138,6 @@ def _cell(value: Any) -> float | str | None:
 
 
 def _change(trial: TrialRecord, place: int) -> str:
-    """Describe one change: the difference from the previous configuration."""
     change = trial.changes[place]
     before = trial.changes[place - 1].config if place else trial.proposed
     names = dict.fromkeys([*before, *change.config])

@@ -79,7 +79,6 @@ def _state(name: str, record: AgentRecord, leader: str, *, alive: bool) -> str:
 
 
 def _trials(history: History, record: AgentRecord) -> list[int]:
-    """Return the numbers of the trials that run on an agent's machine."""
     if not record.present:
         return []
     return [

@@ -78,14 +78,8 @@ def _alike(names: Sequence[str], cut: Sequence[str]) -> list[list[int]]:
     return [places for places in found.values() if len({names[place] for place in places}) > 1]
 
 
-def headings(
-    names: Sequence[str],
-    columns: Sequence[Sequence[str]],
-    longest: int = LONGEST,
-    mark: str = "…",
-) -> list[str]:
-    """Cut the names above columns of values to `longest` cells, or to the width of the values if
-    that is more.
+def headings(names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[str]:
+    """Cut the names above columns of values to LONGEST cells, or to the width of the values if that
+    is more.
     """
-    most = [max([longest, *map(cell_len, column)]) for column in columns]
-    return apart(names, most, mark)
+    return apart(names, [max([LONGEST, *map(cell_len, column)]) for column in columns])

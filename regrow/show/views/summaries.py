@@ -186,7 +186,6 @@ def show(
 
 
 def _store(spent: cost.Cost) -> dict[str, float]:
-    """Return what was asked of the store, and what that cost."""
     return {
         "cost": round(spent.store, 6),
         "writes": spent.traffic.writes,

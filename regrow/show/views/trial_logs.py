@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from regrow.infra.log.log import CorruptLog, Cut, Log
+from regrow.infra.log.log import CorruptLog, Log
 from regrow.infra.log.reading import fold
 from regrow.search.history import Attempt, History
 from regrow.tasks.errors import UserError
@@ -87,14 +87,12 @@ class TrialLogs:
         return [a for a in attempts if self._only in (None, a.number)]
 
     def _update(self) -> None:
-        def skip(_: Cut) -> None:
-            """Ignore what a killed writer did not finish."""
-
         def noted(damage: CorruptLog) -> None:
             self.damage = damage
 
         def segments() -> Iterator[tuple[int, Sequence[bytes]]]:
-            for number, lines in Log.read(self._store, self._segment, on_cut=skip):
+            # what a killed writer did not finish is ignored
+            for number, lines in Log.read(self._store, self._segment, on_cut=lambda _: None):
                 yield number, lines
                 self._segment = number
 
