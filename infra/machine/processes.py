@@ -9,11 +9,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,9 @@ GRACE_SECONDS = 1.5
 class ProcessGuard:
     """Kills all processes whose environment has a mark when this process ends, however it ends.
 
-    A small separate process reads a pipe that closes with this one. For example, Ray's raylet dies
-    with its driver, but two of its agents stay for 40 s and more, and what a task has started stays
-    forever. Works only where /proc exists; elsewhere it does nothing.
+    A small separate process waits for the end of this one, and reads a pipe until then. For
+    example, Ray's raylet dies with its driver, but two of its agents stay for 40 s and more, and
+    what a task has started stays forever. Works only where /proc exists; elsewhere it does nothing.
     """
 
     def __init__(self, mark: str) -> None:
@@ -35,7 +37,7 @@ class ProcessGuard:
         self._guard: subprocess.Popen[bytes] | None = None
         if Path("/proc/self/environ").exists():
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", __file__, mark],
+                [sys.executable, "-I", "-S", __file__, mark, str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -140,13 +142,33 @@ def is_running(pid: int) -> bool:
         return True
 
 
-def _watch(mark: str) -> None:
+def _received(parent: int) -> bytes:
+    """Return what the process `parent` has written, once it has finished or ended.
+
+    The pipe alone does not tell: processes that it has forked, such as those of a pool or a data
+    loader, hold it open for as long as they run.
+    """
+    watched = [sys.stdin.fileno()]
+    with suppress(OSError):  # it has ended already, or Linux is older than 5.3
+        watched.append(os.pidfd_open(parent))
+    content = b""
+    while not content.endswith(b"finished"):
+        if watched[0] not in select.select(watched, [], [])[0]:
+            break
+        part = os.read(watched[0], 65536)
+        if not part:
+            break
+        content += part
+    return content
+
+
+def _watch(mark: str, parent: int) -> None:
     # If all processes get a signal to end (systemd, slurm), the guard has to stay, to make sure
     # that the others do.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         # Not ignored: processes that it starts would inherit that.
         signal.signal(number, lambda *_: None)
-    lines = sys.stdin.buffer.read().splitlines()
+    lines = _received(parent).splitlines()
     if lines and lines[-1] == b"finished":
         return
     messages = [json.loads(line) for line in lines]
@@ -206,4 +228,4 @@ def kill_all(find: Callable[[], Sequence[int]]) -> None:
 
 
 if __name__ == "__main__":
-    _watch(sys.argv[1])
+    _watch(sys.argv[1], int(sys.argv[2]))

@@ -24,8 +24,7 @@ guard = ProcessGuard(f"REGROW_TEST={os.getpid()}")
 guard.then([sys.executable, "-c", "import sys; open(sys.argv[1], 'w')", told], unless_locked=locked, delay=1.0)
 lock = locked.open("w")
 fcntl.flock(lock, fcntl.LOCK_EX)
-if (child := os.fork()) == 0:  # keeps the lock after its parent's death, but not the guard's pipe
-    os.close(guard._guard.stdin.fileno())
+if (child := os.fork()) == 0:  # keeps the lock and the guard's pipe after its parent's death
     time.sleep(keeps)
     os._exit(0)
 print(guard._guard.pid, child, flush=True)
@@ -58,6 +57,27 @@ def runs(process: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except OSError:
         return False
+
+
+FINISHES = """
+import os, time
+from regrow.infra.machine.processes import ProcessGuard
+
+guard = ProcessGuard("REGROW_TEST=2")
+if (child := os.fork()) == 0:
+    time.sleep(100)
+guard.finish()
+print(child, flush=True)
+"""
+
+
+def test_a_guard_ends_although_a_forked_process_still_has_its_pipe() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FINISHES], stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None
+        os.kill(int(driver.stdout.readline()), signal.SIGKILL)
+    assert driver.returncode == 0
 
 
 INCLUDES = """

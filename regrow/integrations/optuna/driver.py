@@ -8,6 +8,7 @@ studies in two threads) gets a process, which ends with this one.
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from regrow.infra.machine.supervised import until
 from regrow.infra.state.places import Places
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError
@@ -140,7 +142,14 @@ def main() -> int:
             coordinator.call(*json.loads(line))
         os._exit(INTERRUPTED)  # the script is gone; a guard ends the cluster
 
+    def outlive() -> None:
+        # Processes that the script has forked hold the pipe open beyond its end.
+        until(lambda: os.getppid() != script, seconds=math.inf, tick=0.5)
+        os._exit(INTERRUPTED)
+
+    script = os.getppid()
     background.start(listen, name="script")
+    background.start(outlive, name="script's end")
     try:
         run_session(
             name=request["name"],
