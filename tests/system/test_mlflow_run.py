@@ -71,7 +71,7 @@ def train(trial):
     mlflow.start_run(run_name="left open")
     trial.report({"score": trial.config["C"]})
 """
-TRIALS = ("trial-0000", "trial-0001", "trial-0002", "trial-0003")
+TRIALS = ("trial-0000", "trial-0001")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +115,7 @@ def ended(
             "auto",
             train=AUTOLOG,
             space={"C": {"uniform": [0.1, 1.0]}, "deep": {"kind": {"choice": ["a", "b"]}}},
+            trials=len(TRIALS),
             max_steps=4,
             checkpoint={"every_steps": 2},
             register="best-of-auto",
@@ -132,8 +133,6 @@ OWN = (
     "attempt 1 of trial-0000",
     "attempt 1 of trial-0001",
     "attempt 2 of trial-0001",
-    "attempt 1 of trial-0002",
-    "attempt 1 of trial-0003",
 )
 """What the script logs: in its own MLflow experiment, as it wants it."""
 
@@ -371,7 +370,7 @@ def test_a_server_with_passwords_has_everything_and_the_password_is_nowhere(
     guarded: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     credentials = {"MLFLOW_TRACKING_USERNAME": "ann", "MLFLOW_TRACKING_PASSWORD": PASSWORD}
-    file = desk.write("auth", train=PLAIN, trials=2, register="guarded")
+    file = desk.write("auth", train=PLAIN, trials=1, register="guarded")
     refused = desk.run("run", file, expect=2, MLFLOW_TRACKING_URI=guarded)
     assert "MLFLOW_TRACKING_USERNAME" in refused.stderr
     desk.environment.update(credentials, MLFLOW_TRACKING_URI=guarded)
@@ -385,9 +384,7 @@ def test_a_server_with_passwords_has_everything_and_the_password_is_nowhere(
     assert set(runs) == {
         "auth",
         "trial-0000",
-        "trial-0001",
         "attempt 1 of trial-0000",
-        "attempt 1 of trial-0001",
     }
     assert {run.data.metrics["own"] for name, run in runs.items() if name != "auth"} == {3.0}
     assert {file.path for file in client.list_artifacts(runs["auth"].info.run_id)} >= {

@@ -47,25 +47,30 @@ class TwoNodes:
 
     cluster: RayCluster
     clouds: dict[str, Service]
+    stack: ExitStack
+
+    def start(self, name: str) -> None:
+        """Adds a node."""
+        self.stack.enter_context(serving(cloud := Service()))
+        its_own = {
+            "REGROW_CLOUD": "aws",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{cloud.address}",
+        }
+        self.cluster.start(name, address="127.0.0.1", cpus=1, environment=its_own)
+        self.clouds[self.cluster.nodes[name]] = cloud
 
 
 @pytest.fixture
 def two_nodes(desk: Desk) -> Iterator[TwoNodes]:
     """Experiments of `desk` run on the two nodes; their driver is on a third one without slots."""
-    clouds = {}
     with ExitStack() as stack:
         cluster = stack.enter_context(ray_cluster(desk.environment))
         cluster.start("head", address="127.0.0.1", cpus=0)
-        for name in ("b", "c"):
-            stack.enter_context(serving(cloud := Service()))
-            its_own = {
-                "REGROW_CLOUD": "aws",
-                "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{cloud.address}",
-            }
-            cluster.start(name, address="127.0.0.1", cpus=1, environment=its_own)
-            clouds[cluster.nodes[name]] = cloud
+        found = TwoNodes(cluster=cluster, clouds={}, stack=stack)
+        found.start("b")
+        found.start("c")
         desk.environment |= cluster.environment
-        yield TwoNodes(cluster=cluster, clouds=clouds)
+        yield found
 
 
 def begin(
@@ -84,9 +89,9 @@ def begin(
     return process
 
 
-def release(desk: Desk, name: str, process: subprocess.Popen[str]) -> None:
-    """Once an attempt has ended, lets all others run to their end."""
-    desk.await_events(name, "ended", 1, process)
+def release(desk: Desk, name: str, process: subprocess.Popen[str], ended: int = 1) -> None:
+    """Once so many attempts have ended, lets all others run to their end."""
+    desk.await_events(name, "ended", ended, process)
     (desk.folder / "released").touch()
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
@@ -154,9 +159,16 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_at_the_next_st
     assert await_no_process(desk.folder) == []
 
 
-def test_a_drained_node_is_left_by_its_trials(desk: Desk, two_nodes: TwoNodes) -> None:
-    process = begin(desk, "drain", 2)
-    doomed = node_of(desk, "drain", 0, 1)
+@pytest.mark.usefixtures("shared_prefect")
+def test_nodes_that_the_cloud_takes_back_or_ray_drains_are_left_and_get_nothing_more(
+    desk: Desk, two_nodes: TwoNodes
+) -> None:
+    two_nodes.start("d")
+    process = begin(desk, "left", 3)
+    taken, doomed = (node_of(desk, "left", trial, 1) for trial in (0, 1))
+    two_nodes.clouds[taken].answers[INSTANCE_ACTION] = 200, ACTION
+    desk.await_events("left", "ended", 1, process)
+    desk.await_events("left", "began", 3, process)
     words = [
         "drain-node",
         f"--node-id={doomed}",
@@ -170,30 +182,19 @@ def test_a_drained_node_is_left_by_its_trials(desk: Desk, two_nodes: TwoNodes) -
         capture_output=True,
         timeout=60,
     )
-    release(desk, "drain", process)
-    check_left_in_time(desk, "drain", 2, [0])
-    assert node_of(desk, "drain", 0, 2) != doomed
-
-
-@pytest.mark.usefixtures("shared_prefect")
-def test_a_node_that_the_cloud_takes_back_is_left_and_gets_nothing_more(
-    desk: Desk, two_nodes: TwoNodes
-) -> None:
-    process = begin(desk, "cloud", 4)
-    doomed = node_of(desk, "cloud", 0, 1)
-    two_nodes.clouds[doomed].answers[INSTANCE_ACTION] = 200, ACTION
-    release(desk, "cloud", process)
-    view = check_left_in_time(desk, "cloud", 4, [0])
+    release(desk, "left", process, 2)
+    view = check_left_in_time(desk, "left", 3, [0, 1])
     assert (
         view["trials"][0]["attempts"][0]["reason"]
         == "AWS takes the spot instance back (terminate at 2017-09-18T08:22:00Z)"
     )
     nodes = [
         (e["trial"], e["attempt"], e["node_id"])
-        for e in desk.events("cloud")
+        for e in desk.events("left")
         if e["event"] == "began"
     ]
-    assert [(trial, attempt) for trial, attempt, node in nodes if node == doomed] == [(0, 1)]
+    for node, only in ((taken, (0, 1)), (doomed, (1, 1))):
+        assert [(trial, attempt) for trial, attempt, at in nodes if at == node] == [only]
 
 
 def step_by_step(

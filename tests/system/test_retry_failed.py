@@ -18,17 +18,17 @@ def train(trial):
         total += trial.config["x"] if step <= 2 else trial.config["x"] * factr
         trial.report({"score": total}, checkpoint=lambda folder: (folder / "total").write_text(json.dumps(total)))
 """
-FAILED = "3 of 3 trials failed: NameError: name 'factr' is not defined; after mending it: regrow resume typo --retry-failed"
+FAILED = "2 of 2 trials failed: NameError: name 'factr' is not defined; after mending it: regrow resume typo --retry-failed"
 
 
 def test_after_a_mended_mistake_failed_trials_go_on_as_further_attempts(desk: Desk) -> None:
-    file = desk.write("typo", train=TYPO, trials=3, max_steps=4, checkpoint={"every_steps": 1})
+    file = desk.write("typo", train=TYPO, trials=2, max_steps=4, checkpoint={"every_steps": 1})
     printed = desk.run("run", file, expect=1).stdout
-    assert "\nNameError: name 'factr' is not defined\n3 trials failed the same way: " in printed
-    assert "typo failed: 3 of 3 trials (3 failed)" in printed
+    assert "\nNameError: name 'factr' is not defined\n2 trials failed the same way: " in printed
+    assert "typo failed: 2 of 2 trials (2 failed)" in printed
     assert printed.splitlines()[-1] == FAILED
     assert desk.show("typo")["status"] == "failed"
-    assert desk.run("show", "typo").stdout.count(FAILED) == 1
+    assert desk._printed("show", "typo").count(FAILED) == 1
 
     (desk.folder / "work.py").write_text(TYPO.replace("factr", "1.0"))
     before = desk.events("typo")
@@ -40,24 +40,23 @@ def test_after_a_mended_mistake_failed_trials_go_on_as_further_attempts(desk: De
     (line,) = [line for line in said if line.startswith("code: ")]
     assert line.startswith("code: work.py changed since the session of ")
     assert [line for line in said if "tried again" in line] == [
-        f"trial {number}, which had failed, is tried again" for number in range(3)
+        f"trial {number}, which had failed, is tried again" for number in range(2)
     ]
-    view = check_whole(desk, "typo", 3)
+    view = check_whole(desk, "typo", 2)
     assert [
         [(a["outcome"], a["from_step"], a["to_step"]) for a in trial["attempts"]]
         for trial in view["trials"]
-    ] == [[("failed", 0, 2), ("done", 2, 4)]] * 3
+    ] == [[("failed", 0, 2), ("done", 2, 4)]] * 2
     assert view["wasted_steps"] == 0
     assert [session["changed"] for session in view["sessions"]] == [[], ["work.py"]]
-    assert "all as recorded" in desk.run("verify", "typo").stdout
     assert prefect(desk, "select distinct run_count, state_type from task_run") == [
         (2, "COMPLETED")
     ]
     assert mlflow(
         desk, "select status, count(*) from runs where lifecycle_stage = 'active' group by status"
-    ) == [("FINISHED", 4)]
+    ) == [("FINISHED", 3)]
     points = "select step, count(*) from metrics where key = 'score' group by step order by step"
-    assert mlflow(desk, points) == [(step, 3) for step in range(1, 5)]
+    assert mlflow(desk, points) == [(step, 2) for step in range(1, 5)]
 
     assert (
         "no trial of typo has failed: there is none to be tried again"

@@ -20,6 +20,7 @@ import pytest
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
+from prefect.states import Completed
 
 from regrow.cli.schedule import schedule, schedules
 from regrow.flows.recurring import resolved
@@ -29,10 +30,13 @@ from regrow.infra.prefect.server import PrefectServer, staying
 from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
+from regrow.search.events import Began, Opened, Proposed, Started
 from regrow.search.recurrence import run_name, run_seed
+from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.process.variables import within
 from tests.system.conftest import Desk
+from tests.unit.kept import Kept
 
 TRAIN = """
 def train(trial):
@@ -177,27 +181,35 @@ def test_what_is_wrong_is_told_in_a_line_that_names_the_option(
 def test_each_run_is_an_experiment_that_begins_with_the_last_and_old_ones_go(
     server: PrefectServer, desk: Desk
 ) -> None:
-    file = desk.write("etl", train=TRAIN, trials=2, max_steps=1, search="tpe")
+    file = desk.write("etl", train=TRAIN, trials=1, max_steps=1, search="tpe")
     schedule(file, hook=True, keep=1)
-    places, names, runs = Places.at(None), [], []
-    for number in (1, 2):
-        runs.append(triggered(server, "etl", number))
-        worked(server, desk)
-        with client_of(server) as client:
-            run = client.read_flow_run(runs[-1])
-            (shown,) = deployments.listed(client)
-        assert run.state is not None
-        assert run.state.name == "Completed", run.state.message
-        assert run.expected_start_time is not None
-        names.append(run.name)
-        assert run.name == run_name("etl", run.expected_start_time.astimezone(UTC), ())
-        assert [one.experiment for one in shown.runs] == [run.name], (
-            "those of removed experiments go with them"
-        )
-        assert places.experiments() == [run.name], "one is kept"
-        assert {point["seen"] for point in desk.points(run.name)} == {number}, (
-            "the trainable has the event"
-        )
+    places, runs = Places.at(None), [triggered(server, "etl", 1)]
+    with client_of(server) as client:
+        # as its driver would; test_station_page.py has the first run of a schedule
+        first = resolved(client, runs[0], places, name="etl", spec=str(file), when={"keep": 1})
+        assert first.spec is not None
+        assert (first.name in places.experiments(), first.spec.warm_start) == (False, ())
+        written(places, first.spec, str(runs[0]))
+        client.set_flow_run_state(runs[0], Completed(), force=True)
+        (shown,) = deployments.listed(client)
+    assert [one.experiment for one in shown.runs] == places.experiments() == [first.name]
+
+    time.sleep(1.0)  # names tell whole seconds
+    runs.append(triggered(server, "etl", 2))
+    worked(server, desk)
+    with client_of(server) as client:
+        run = client.read_flow_run(runs[1])
+        (shown,) = deployments.listed(client)
+    assert run.state is not None
+    assert run.state.name == "Completed", run.state.message
+    assert run.expected_start_time is not None
+    names = [first.name, run.name]
+    assert run.name == run_name("etl", run.expected_start_time.astimezone(UTC), ())
+    assert [one.experiment for one in shown.runs] == [run.name], (
+        "those of removed experiments go with them"
+    )
+    assert places.experiments() == [run.name], "one is kept"
+    assert {point["seen"] for point in desk.points(run.name)} == {2}, "the trainable has the event"
     created = desk.events(names[1])[0]
     assert [start["experiment"] for start in created["spec"]["warm_start"]] == names[:1]
     assert created["spec"]["seed"] == run_seed(0, names[1]), (
@@ -229,7 +241,20 @@ def test_each_run_is_an_experiment_that_begins_with_the_last_and_old_ones_go(
             found = resolved(
                 client, more, places, name=names[1], spec=str(file), when={"each": "continue"}
             )
-            assert (found.name, found.trials, found.spec and found.spec.trials) == (names[1], 4, 2)
+            assert (found.name, found.trials, found.spec and found.spec.trials) == (names[1], 2, 1)
+
+
+def written(places: Places, spec: Spec, flow_run: str) -> None:
+    """An experiment of one trial, as the driver of a flow run writes it."""
+    kept, now = Kept(places.store(spec.name), **spec.to_json()), time.time()
+    kept.say(
+        Opened(t=now, by="driver", driver="d", slots=1, trials=1, flow_run=flow_run),
+        Proposed(t=now, trial=0, config={"x": 0.5, "kind": "a"}),
+        Started(t=now, trial=0, attempt=1),
+        Began(t=now, trial=0, attempt=1, node="n"),
+    )
+    kept.report(0, 0.5)
+    kept.end(0)
 
 
 def triggered(server: PrefectServer, name: str, number: int) -> UUID:

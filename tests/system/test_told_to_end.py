@@ -25,6 +25,8 @@ def test_who_is_told_to_end_ends_with_what_was_saved_and_is_never_taken_for_a_lo
     desk: Desk,
 ) -> None:
     file = desk.write("told", train=SLOW, max_steps=200, trials=2, checkpoint={"every_steps": 1000})
+    tell_as_it_starts(desk, file, MOMENTS[:3])
+
     driver = desk.start("run", file)
     desk.await_events("told", "reported", 3, driver)
     os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: the whole foreground group
@@ -79,16 +81,20 @@ MOMENTS: list[tuple[Callable[[Desk, int], bool], list[int]]] = [
     (lambda _, pid: "gcs_server" in names(pid), [signal.SIGTERM, signal.SIGINT]),
     (lambda _, pid: "raylet" in names(pid), [signal.SIGTERM]),
 ]
-"""When a driver is told to end as it starts, and how; by day at the first three."""
+"""When a driver is told to end as it starts, and how."""
 
 
-@pytest.mark.parametrize(
-    "moments", [MOMENTS[:3], pytest.param(MOMENTS[3:], marks=pytest.mark.nightly)]
-)
-def test_one_that_is_told_to_end_as_it_starts_says_so(
-    desk: Desk, moments: list[tuple[Callable[[Desk, int], bool], list[int]]]
-) -> None:
+@pytest.mark.nightly  # the test above tells it at the first three of them
+def test_one_that_is_told_to_end_as_it_starts_says_so(desk: Desk) -> None:
     file = desk.write("early")
+    tell_as_it_starts(desk, file, MOMENTS[3:])
+    desk.run("run", file)
+
+
+def tell_as_it_starts(
+    desk: Desk, file: Path, moments: list[tuple[Callable[[Desk, int], bool], list[int]]]
+) -> None:
+    """Starts a driver for each of the moments, which is told to end then, and says so."""
     for has_come, numbers in moments:
         prefects_record(desk).unlink(missing_ok=True)
         driver = desk.start("run", file)
@@ -96,7 +102,6 @@ def test_one_that_is_told_to_end_as_it_starts_says_so(
             time.sleep(0.005)
         told_at_once(driver, numbers)
         check_interrupted(desk, driver)
-    desk.run("run", file)
 
 
 @pytest.mark.nightly  # a quarter of an hour; the moments above are those that were found by it
