@@ -132,7 +132,7 @@ def journal_of(places: Places) -> bytes:
     return file.read_bytes() if file.exists() else b""
 
 
-def test_each_kind_of_trigger_starts_one_run_that_knows_why(
+def test_each_kind_of_trigger_starts_one_run_that_knows_why_and_a_second_watcher_is_refused(
     client: SyncPrefectClient, places: Places, tmp_path: Path, s3: str
 ) -> None:
     data = tmp_path / "data"
@@ -181,11 +181,14 @@ def test_each_kind_of_trigger_starts_one_run_that_knows_why(
     with watching(places):  # another one finds nothing new
         put(places, "a-hook", {"n": 2}, "delivery")
         put(places, "a-hook", {"n": 3}, "another delivery")
+        refused = watcher(places)
         until(
             lambda: len(runs(client, made["hook"])) == 2,
             "the second delivery started nothing",
             places,
         )
+        assert refused.wait(60) == 2
+    assert "watched by another process already" in (Path(places.root) / "watcher.log").read_text()
     found = {kind: events_of(client, made[kind]) for kind in made}
     assert {kind: len(events) for kind, events in found.items()} == {
         "files": 1,
@@ -284,14 +287,6 @@ def test_a_paused_schedule_is_not_started_and_a_removed_one_is_forgotten(
         assert runs(client, paused) == []
         client.delete_deployment(other)
         until(lambda: b'"did":"forget"' in journal_of(places), "it is remembered", places)
-
-
-def test_a_second_watcher_is_refused(client: SyncPrefectClient, places: Places) -> None:
-    with watching(places):
-        until(lambda: bool(journal_of(places)), "it does not watch", places)
-        second = watcher(places)
-        assert second.wait(60) == 2
-    assert "watched by another process already" in (Path(places.root) / "watcher.log").read_text()
 
 
 def test_events_that_come_late_or_in_crowds_are_found_once_also_by_another_watcher(
