@@ -66,7 +66,7 @@ LONG = (
     "test_processes.py",
     "test_main_job.py",
 )
-"""Files of tests/system that take one of three processes three quarters of a minute or more, the longest
+"""Files of tests/system that took one of three processes three quarters of a minute or more, the longest
 first.
 """
 
