@@ -149,7 +149,8 @@ def _received(parent: int) -> bytes:
     loader, hold it open for as long as they run.
     """
     watched = [sys.stdin.fileno()]
-    with suppress(OSError):  # it has ended already, or Linux is older than 5.3
+    # It has ended already, or Linux, or the one that this Python was built on, is older than 5.3.
+    with suppress(OSError, AttributeError):
         watched.append(os.pidfd_open(parent))
     content = b""
     while not content.endswith(b"finished"):
