@@ -64,7 +64,7 @@ def test_a_machine_gets_the_project_without_secrets_and_the_values_in_a_file_of_
     parcel = unit_files.packed(cluster, work(project, state=str(project / "results")), said.append)
     with tarfile.open(fileobj=io.BytesIO(parcel.archive)) as tar:
         assert {one.mode for one in tar} == {0o600}
-        tar.extractall(tmp_path / "there", filter="data")
+        tar.extractall(tmp_path / "there")  # our own; Python before 3.11.4 has no filters
     packed = next((tmp_path / "there").glob("units/*/project-*.zip"))
     with zipfile.ZipFile(packed) as zipped:
         names = {one for one in zipped.namelist() if not one.endswith("/")}
