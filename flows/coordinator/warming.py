@@ -9,6 +9,7 @@ from regrow.infra.ray.joining import TRIAL_ENV, TRIAL_MODULES
 from regrow.infra.state.experiments import make_importable
 from regrow.search import samplers
 from regrow.search.spec import Spec
+from regrow.tasks.process import garbage
 
 
 def warm_up(spec: Spec, count: int) -> None:
@@ -21,6 +22,7 @@ def warm_up(spec: Spec, count: int) -> None:
 
 def _plan_once(spec: Spec) -> None:
     """Load a sampler's library, which takes up to 0.8 s, by a proposal that is discarded."""
+    garbage.collect_rarely()
     importlib.import_module("regrow.flows.coordinator.coordinator")
     make_importable(spec)
     samplers.make(spec.search, spec.setting).ask(0, 0)

@@ -33,7 +33,7 @@ from regrow.infra.state.places import Places
 from regrow.search.events import Began, Created, Opened, decode
 from regrow.search.history import History, specification
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.process import background
+from regrow.tasks.process import background, garbage
 
 GATHER_SECONDS = (0.5, 0.5)
 """Pace of the writes, which merge many small updates of a trial into one larger transaction."""
@@ -64,6 +64,7 @@ class Recorder:
     ) -> None:
         """Start following. The last two are the driver's: this process may have other variables."""
         ignore_sigterm()
+        garbage.collect_rarely()
         self._coordinator = ray.get_actor(coordinator)
         self._places, self._name = places, name
         self._uri, self._root = tracking_uri, artifact_root
@@ -289,6 +290,7 @@ class Recorder:
 
 
 def _last_word(places: Places, name: str) -> ending.Made:
+    garbage.collect_rarely()
     return ending.made(replay(places.store(name), name), places)
 
 

@@ -101,10 +101,11 @@ def next_times(clock: Mapping[str, Any], count: int) -> list[datetime]:
 
 
 def server_app() -> FastAPI:
-    """Return Prefect's server application, to be served once by this process."""
+    """Return Prefect's server application."""
     from prefect.server.api.server import create_app
 
-    return create_app(final=True)
+    # Not `final`: with FastAPI 0.137 and newer that only collects garbage (Prefect 3.9).
+    return create_app()
 
 
 def _not_small_talk(record: logging.LogRecord) -> bool:

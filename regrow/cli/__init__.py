@@ -10,6 +10,7 @@ import sys
 
 from regrow.cli.exit_codes import ExitCode, deaf
 from regrow.infra.machine.streams import make_sure_of_streams
+from regrow.tasks.process import garbage
 from regrow.tasks.process.interrupted import interrupt
 
 __all__ = ["main"]
@@ -19,9 +20,10 @@ _STARTERS = ("run", "resume", "ui")
 
 
 def main() -> None:
-    if sys.argv[1:2] and sys.argv[1] in _STARTERS:  # each installs its handlers later
+    if sys.argv[1:2] and sys.argv[1] in _STARTERS:
+        garbage.collect_rarely()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, interrupt)
+            signal.signal(number, interrupt)  # each command installs its handlers later
     make_sure_of_streams()
     try:
         from regrow.cli import app

@@ -39,7 +39,7 @@ from regrow.infra.prefect.settings import settings
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import RegrowError
-from regrow.tasks.process import background
+from regrow.tasks.process import background, garbage
 from regrow.tasks.process.connecting import Connecting
 from regrow.tasks.process.json_lines import JsonLines
 
@@ -62,6 +62,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--state", required=True)
     options = arguments.parse_args()
+    garbage.collect_rarely()
     places = Places.at(options.state)
     folder = record.folder_of(places)
     head = read_record(folder / "ray.json")
