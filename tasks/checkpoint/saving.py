@@ -28,6 +28,7 @@ from regrow.tasks.checkpoint.manifests import (
     blob_key,
     blob_scope,
     check_paths,
+    is_manifest,
     joined,
     manifest_key,
     own_scope,
@@ -254,7 +255,9 @@ def sweep(store: Store, live: Collection[str], attempts: Iterable[tuple[int, int
     unsure = [key for key, blobs in found.items() if blobs is None]
     staying = set[str]().union(*(blobs or () for blobs in found.values()))
     manifests = [
-        key for key in store.list("manifests/") if key not in live and own_scope(key) in ended
+        key
+        for key in filter(is_manifest, store.list("manifests/"))
+        if key not in live and own_scope(key) in ended
     ]
     store.delete(manifests)
     orphans = [
