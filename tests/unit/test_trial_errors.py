@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -331,3 +333,17 @@ def test_a_checkpoint_whose_folder_is_gone_is_the_users_error(
     ended = attempt(make_office(max_steps=4), train).ended
     assert (ended.outcome, ended.cause, ended.step) == ("failed", "error", 1)
     assert ended.message.startswith("the checkpoint of step 1 cannot be saved: its folder is gone;")
+
+
+def test_a_forked_child_that_comes_back_without_its_output_ends(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    def train(trial: Trial) -> None:
+        if (child := os.fork()) == 0:
+            sys.stdout = None
+            return
+        trial.report({"score": os.waitpid(child, 0)[1]})
+
+    office = make_office(max_steps=1)
+    assert attempt(office, train).ended.outcome == "done"
+    assert [row.metrics for _, row in kept(office.events)[0]] == [{"score": 0.0}]
