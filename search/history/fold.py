@@ -298,7 +298,7 @@ class History(View):
         if event.verdict != "continue":
             attempt.verdict, attempt.why = event.verdict, event.why
         self._index(trial)
-        self._clones.decided(trial, event)
+        self._clones.decided(trial, event, trial.curve.reached(event.step))
 
     def _retired(self, event: events.Retired) -> None:
         trial = self._trial(event.trial, "be given up")
