@@ -168,11 +168,12 @@ def test_so_is_one_that_comes_or_goes_meanwhile(
 ) -> None:
     folder = plant(tmp_path / "folder", {"sub/log": text("x"), "w": text("w")})
 
-    def change() -> None:
+    def change() -> bool:
         if what == "comes":
             (folder / "sub" / "log.2").write_bytes(b"")
         else:
             (folder / "sub" / "log").unlink(missing_ok=True)
+        return False
 
     class Busy(MemoryStore):
         def create(self, key: str, data: bytes | Path) -> None:
@@ -181,7 +182,7 @@ def test_so_is_one_that_comes_or_goes_meanwhile(
 
     if what == "goes before it is read":
         read = saving.digest_of
-        monkeypatch.setattr(saving, "digest_of", lambda path: (change(), read(path))[1])
+        monkeypatch.setattr(saving, "digest_of", lambda path: change() or read(path))
     store = Busy()
     with pytest.raises(UserError, match=r"'sub/log.*' was written to while it was saved"):
         save(store, folder, trial=1, attempt=1, step=1)

@@ -114,7 +114,7 @@ def test_no_trial_begins_that_cannot_reach_its_first_rung() -> None:
 @pytest.mark.parametrize("stop", [{"dollars": 12.0}, {"deadline": "3h"}], ids=str)
 def test_where_a_metric_counts_the_steps_a_trial_takes_no_longer(stop: dict[str, Any]) -> None:
     plain = run(stop, {"asha": {"grace_period": 3}}, trials=90)
-    images = {"max_steps": 2700, "step_metric": "images", "trials": 90}
+    images: dict[str, Any] = {"max_steps": 2700, "step_metric": "images", "trials": 90}
     counted = run(stop, {"asha": {"grace_period": 300}}, **images)
     assert [(type(one), one.t) for one in counted.events] == [
         (type(one), one.t) for one in plain.events
