@@ -106,6 +106,10 @@ class Curve:
             return Filled(self.values, self._clock, time)
         return self.values if len(self.values) == time else self.values[:time]
 
+    def reached(self, time: int) -> int:
+        """Return the first step at or after a `time`, which one has reached."""
+        return bisect_left(self.clock, time) + 1
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Curve) and self._content() == other._content()
 

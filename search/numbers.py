@@ -1,9 +1,13 @@
-"""Numbers as people read them: one way for terminals, pages, reports, MLflow and notifications."""
+"""Means of numbers, and numbers as people read them: one way for terminals, pages, reports, MLflow
+and notifications.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 _DIGITS = 5
@@ -14,6 +18,22 @@ _ERROR = 14
 """Significant digits that a computed number is exact to."""
 _WHOLE = 1e15
 """Numbers from here on are written with an exponent."""
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of finite numbers, also of those whose sum is too large for a float."""
+    try:
+        return fmean(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of finite numbers: 0 for one, the largest float at most."""
+    try:
+        return stdev(values) if len(values) > 1 else 0.0
+    except OverflowError:
+        return sys.float_info.max
 
 
 def readable(value: float, digits: int = _DIGITS) -> str:

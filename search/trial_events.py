@@ -241,7 +241,8 @@ class Proceeded(Event, frozen=True, kw_only=True, tag="proceeded"):
 
 class Queued(Event, frozen=True, kw_only=True, tag="queued"):
     """The user wants a define-by-run trial with these values of parameters; the next one that is
-    proposed gets them. `attributes`: that it begins with.
+    proposed gets them. `attributes`: that it begins with. May be written to a closed log, which
+    stays closed.
     """
 
     values: dict[str, Any]

@@ -27,7 +27,7 @@ class Survey:
     described: Opened | None
     """The last `Opened` event whose driver reported its environment."""
     last: AnyEvent | None
-    """The newest event, but for `Excluded` and `Halted`, after which a closed log stays closed."""
+    """The newest event, but for those after which a closed log stays closed: see `_BESIDE`."""
     segment: int
     """Number of the newest segment, 0 for none."""
 
@@ -38,6 +38,10 @@ class Survey:
             None if self.described is None else self.described.environment.get("snapshot")
         )
         return found
+
+
+_BESIDE = tuple(f'{{"event":"{name}"'.encode() for name in ("excluded", "halted", "queued"))
+"""Beginnings of lines whose events may come after the last session's end."""
 
 
 def survey(store: Store) -> Survey:
@@ -53,7 +57,7 @@ def survey(store: Store) -> Survey:
                 if isinstance(event, Opened):
                     opened = event
                     described = event if event.environment else described
-            if not line.startswith((b'{"event":"excluded"', b'{"event":"halted"')):
+            if not line.startswith(_BESIDE):
                 last = number, place, line
     return Survey(
         created=created if isinstance(created, Created) else None,

@@ -5,10 +5,11 @@ import os
 import re
 import socket
 import ssl
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 
 from regrow.infra.machine.sqlite import file_of
@@ -50,7 +51,8 @@ def _error(tracking_uri: str, wrong: str, advice: str) -> UserError:
 
 
 def _silent(tracking_uri: str, timeout_s: float, reason: object) -> UserError:
-    return _error(tracking_uri, f"does not answer within {timeout_s:g} s ({reason})", SERVER_ADVICE)
+    why = str(reason).strip()
+    return _error(tracking_uri, f"does not answer within {timeout_s:g} s ({why})", SERVER_ADVICE)
 
 
 def _check_server(tracking_uri: str, timeout_s: float) -> None:
@@ -62,7 +64,7 @@ def _check_server(tracking_uri: str, timeout_s: float) -> None:
     request = Request(address.replace(f"{credentials[1]}@", "", 1) if credentials else address)
     name = os.environ.get("MLFLOW_TRACKING_USERNAME")
     word = os.environ.get("MLFLOW_TRACKING_PASSWORD")
-    basic = f"{name}:{word}" if name and word else credentials[1] if credentials else None
+    basic = f"{name}:{word}" if name and word else unquote(credentials[1]) if credentials else None
     if basic:
         request.add_header("Authorization", f"Basic {base64.b64encode(basic.encode()).decode()}")
     elif token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
@@ -74,16 +76,21 @@ def _check_server(tracking_uri: str, timeout_s: float) -> None:
         if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        with urlopen(request, timeout=timeout_s, context=context) as answer:
-            body = answer.read(200).lstrip()
-    except HTTPError as error:
-        refused = error.code in (_UNAUTHORIZED, _FORBIDDEN)
-        advice = _NAME_YOURSELF if refused else SERVER_ADVICE
-        reply = error.read(200).decode(errors="replace").strip().partition("\n")[0] or error.reason
-        raise _error(tracking_uri, f"answers {error.code}: {reply}", advice) from None
-    except (OSError, ValueError) as error:  # URLErrors, timeouts and TLS failures are OSErrors
+        try:
+            answer = urlopen(request, timeout=timeout_s, context=context)
+        except HTTPError as error:
+            answer = error
+        with answer:
+            body = answer.read(200).decode(errors="replace").strip()
+    # URLErrors, timeouts and TLS failures are OSErrors; HTTPException: it does not speak HTTP.
+    except (OSError, ValueError, HTTPException) as error:
         raise _silent(tracking_uri, timeout_s, getattr(error, "reason", error)) from None
-    if not body.startswith(b"{"):
+    if isinstance(answer, HTTPError):
+        refused = answer.code in (_UNAUTHORIZED, _FORBIDDEN)
+        advice = _NAME_YOURSELF if refused else SERVER_ADVICE
+        reply = body.partition("\n")[0] or answer.reason
+        raise _error(tracking_uri, f"answers {answer.code}: {reply}", advice)
+    if not body.startswith("{"):
         raise _error(tracking_uri, "answers, but it is no MLflow server", SERVER_ADVICE)
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import requests
@@ -41,6 +41,8 @@ class _Known:
     run_id: str
     status: str
     deleted: bool
+    params: set[str] = field(default_factory=set)
+    """Names of its parameters. MLflow refuses other values, and a session's settings may differ."""
 
 
 class PublicWriter:
@@ -73,7 +75,12 @@ class PublicWriter:
                         self._client.set_tag(run.info.run_id, SUPERSEDED_TAG, "true")
                         self._client.delete_run(run.info.run_id)
         self._runs = {
-            key: _Known(run.info.run_id, run.info.status, run.info.lifecycle_stage != "active")
+            key: _Known(
+                run_id=run.info.run_id,
+                status=run.info.status,
+                deleted=run.info.lifecycle_stage != "active",
+                params=set(run.data.params),
+            )
             for key, run in kept.items()
         }
         cursor = kept["experiment"].data.tags.get(CURSOR_TAG) if "experiment" in kept else None
@@ -142,7 +149,8 @@ class PublicWriter:
 
     def _write_data(self, known: _Known, update: RunUpdate, tags: dict[str, str]) -> None:
         points = iter(update.metrics)
-        params = [Param(key, value) for key, value in cut_params(update).items()]
+        values = cut_params(update)
+        params = [Param(*one) for one in values.items() if one[0] not in known.params]
         marks = [RunTag(key, value) for key, value in tags.items()]
         first = True
         while (part := list(islice(points, 10_000))) or first:  # the client sends 1,000 per request
@@ -153,6 +161,7 @@ class PublicWriter:
                 known.run_id, metrics, params if first else [], marks if first else []
             )
             first = False
+        known.params |= values.keys()
         if update.status is None or update.status == known.status:
             return
         if update.status == "RUNNING" or update.end_ms is None:

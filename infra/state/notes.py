@@ -97,10 +97,9 @@ def add(store: Store, text: str, *, tags: Iterable[str] = (), untags: Iterable[s
             " to the rest"
         )
     data = msgspec.json.encode(note)
-    number = max(
-        (int(key.removeprefix(PREFIX).partition(".")[0]) for key in store.list(PREFIX)), default=0
-    )
-    number += 1
+    numbers = (key.removeprefix(PREFIX).partition(".")[0] for key in store.list(PREFIX))
+    # foreign files, as a file manager leaves them, have none
+    number = max((int(one) for one in numbers if one.isdecimal()), default=0) + 1
     while not created(store, f"{PREFIX}{number:06d}.json", data):  # another writer's
         number += 1
 

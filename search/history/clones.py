@@ -28,15 +28,17 @@ class Clones:
             for m in clone.manifests
         }
 
-    def decided(self, trial: TrialRecord, event: Decided) -> None:
-        """Note that a trial continues with another configuration or another trial's weights."""
+    def decided(self, trial: TrialRecord, event: Decided, step: int) -> None:
+        """Note that a trial continues after `step` with another configuration or another trial's
+        weights.
+        """
         if event.config is not None or event.source is not None:
-            self.changed(trial, event.step, event.config, event.source)
+            self.changed(trial, step, event.config, event.source)
         if event.source is not None:
             self._waiting.add(trial.number)
             trial.clone = Clone(
                 source=event.source,
-                step=event.step,
+                step=step,
                 attempt=event.attempt,
                 manifests=list(event.manifests),
             )

@@ -238,8 +238,11 @@ class History(View):
             self._refuse(trial, attempt, f"report {beyond} as a step")
         before = trial.curve.times[-1] if attempt.to_step > attempt.from_step else None
         self.pace.reported(attempt, before, event.rows)
+        time = trial.curve.time
         if trial.curve.extend(attempt.number, event.rows, values):
             self._rank(trial)
+        if self._scale.step_metric is not None and event.rows:
+            self.pace.strides.append((trial.curve.time - time) / len(event.rows))
         attempt.to_step = last + len(values)
 
     def _asked(self, event: events.Asked) -> None:
@@ -298,7 +301,7 @@ class History(View):
         if event.verdict != "continue":
             attempt.verdict, attempt.why = event.verdict, event.why
         self._index(trial)
-        self._clones.decided(trial, event)
+        self._clones.decided(trial, event, trial.curve.reached(event.step))
 
     def _retired(self, event: events.Retired) -> None:
         trial = self._trial(event.trial, "be given up")

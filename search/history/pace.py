@@ -34,6 +34,8 @@ class Pace:
     """From the begin of an attempt to its first report."""
     steps: deque[float] = field(default_factory=_recent)
     """Between two reports of an attempt; the mean of those that came together."""
+    strides: deque[float] = field(default_factory=_recent)
+    """By how much the step metric rose with each report; empty without one: each is one step."""
     excess: deque[float] = field(default_factory=_recent)
     """A step's duration as a multiple of `Attempt.step_seconds` before it; not of first steps."""
     saves: deque[float] = field(default_factory=_recent)
@@ -72,6 +74,11 @@ class Pace:
         if before is not None and attempt.step_seconds > 0:
             self.excess.append(seconds / attempt.step_seconds)
         attempt.step_seconds = max(seconds, FADES * attempt.step_seconds)
+
+    def reports(self, steps: int) -> float:
+        """Return how many reports so many steps take, at least one."""
+        stride = median(self.strides) if self.strides else 1.0
+        return max(1.0, steps / stride) if stride > 0 else steps
 
     def saved(self, attempt: Attempt, seconds: float | None) -> None:
         """Take the duration of a checkpoint; None: not measured."""

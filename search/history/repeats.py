@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean, stdev
 
 from regrow.search.history.fold import History
 from regrow.search.history.records import TrialRecord
 from regrow.search.lifecycle import TrialState
-from regrow.search.numbers import readable
+from regrow.search.numbers import deviation, mean, readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +69,7 @@ def repeated(history: History) -> list[Repeated]:
         done = [t for t in group if t.state is TrialState.DONE and t.best is not None]
         values = [t.best[0] for t in done if t.best is not None]
         if values:
-            sd = stdev(values) if len(values) > 1 else 0.0
-            one = Repeated(trials=tuple(done), mean=fmean(values), sd=sd)
+            one = Repeated(trials=tuple(done), mean=mean(values), sd=deviation(values))
             found.append((len(group) < count or any(not t.state.final for t in group), one))
     found.sort(key=lambda pair: (pair[0], sign * pair[1].mean, pair[1].trials[0].number))
     return [one for _, one in found]

@@ -117,7 +117,8 @@ def of(history: History, now: float) -> Forecast | None:
     records = [*seen[-MOST_DRAWN:], *begun]
     whole = history.spec.max_steps
     shown = [_shown(history, trial, now, steps=whole is not None) for trial in records]
-    most = float(whole or LONGER * max(one.steps for one in shown))
+    longest = max(one.steps for one in shown)
+    most = LONGER * longest if whole is None else float(history.pace.reports(whole))
     left = history.total - history.ended - len(begun)
     wide = _wide(history, history.slots)
     chance = random.Random(seed_for(history.spec.seed, history.ended, "forecast"))  # noqa: S311
@@ -135,7 +136,7 @@ def of(history: History, now: float) -> Forecast | None:
 class _Shown:
     """What a trial has shown: how far it came, in how many seconds, and whether that was its end.
 
-    `steps`: its steps; its seconds where a whole training has no number of steps.
+    `steps`: its reports; its seconds where a whole training has no number of steps.
     """
 
     steps: float
@@ -175,7 +176,7 @@ def _drawn(
 
     Args:
         shown: the trials that have ended and those that run.
-        most: steps of a whole training.
+        most: reports of a whole training.
         left: how many have not begun.
         wide: slots.
         chance: random numbers.
@@ -260,7 +261,7 @@ def progress(history: History, now: float) -> float:
 def _whole(history: History) -> float:
     """Return how long a trial takes that is trained to its end, in seconds."""
     pace = history.pace
-    steps = history.spec.max_steps or 1
+    steps = pace.reports(history.spec.max_steps or 1)
     return (pace.arrival or pace.step or 0.0) + (steps - 1) * fmean(pace.steps or pace.first)
 
 
@@ -270,7 +271,7 @@ def _usual(history: History, now: float) -> tuple[float, float]:
     every = pace.steps or pace.first
     # The steps of other trials may be slower: the fewer were seen, the more.
     seen = sum(1 for trial in history.trials if trial.step)
-    steps = history.spec.max_steps or 1
+    steps = pace.reports(history.spec.max_steps or 1)
     doubt = steps * (2 * pstdev(every) / math.sqrt(max(1, seen)) + DOUBT * fmean(every))
     took = [_taken(history, t, now) for t in history.trials if t.state.final and t.attempts]
     if len(took) < ENOUGH:

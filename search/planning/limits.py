@@ -358,7 +358,7 @@ def _seconds(history: History, trial: TrialRecord | None, steps: int) -> float:
     step = own or pace.step
     first = pace.begin + max(pace.arrival or 0.0, step)
     save = _usual_save(history)
-    return SLACK * (first + save) + (steps - 1) * step + LEAVE_SECONDS
+    return SLACK * (first + save) + (pace.reports(steps) - 1) * step + LEAVE_SECONDS
 
 
 def _save_seconds(history: History, attempt: Attempt) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean
 
 from regrow.search.events import (
     AnyEvent,
@@ -20,6 +19,7 @@ from regrow.search.events import (
 )
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
+from regrow.search.numbers import mean
 from regrow.search.samplers.base import Result, Steps
 from regrow.search.schedulers.base import FINAL
 
@@ -194,15 +194,15 @@ def _mean(number: int, group: list[Result]) -> Result:
         return replace(group[0], number=number, status="failed")
     curves = [dict(r.intermediate) for r in part]
     steps = sorted(set.intersection(*map(set, curves)))
-    curve = [(step, fmean(one[step] for one in curves)) for step in steps]
+    curve = [(step, mean([one[step] for one in curves])) for step in steps]
     several = [r.values for r in part if r.values is not None]
-    means = tuple(fmean(column) for column in zip(*several, strict=True))
+    means = tuple(mean(column) for column in zip(*several, strict=True))
     return Result(
         number=number,
         config=group[0].config,
         state=group[0].state,
         status=part[0].status,
-        value=fmean(r.value for r in part if r.value is not None),
+        value=mean([r.value for r in part if r.value is not None]),
         intermediate=curve,
         values=means if len(several) == len(part) else None,
         violations=tuple(max(column) for column in zip(*(r.violations for r in part), strict=True)),

@@ -60,9 +60,11 @@ def train(
         return failure
     finally:
         if os.getpid() != process:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:  # the trainable may have closed them
+                os._exit(status)
 
 
 @contextmanager

@@ -74,6 +74,11 @@ def blob_scope(trial: int, attempt: int) -> str:
     return f"blobs/{trial}/{attempt}/"
 
 
+def is_manifest(key: str) -> bool:
+    """Return whether this is a manifest's key, and not that of a foreign file beside them."""
+    return _MANIFEST.fullmatch(key) is not None
+
+
 def own_scope(key: str) -> str:
     """Return the prefix of the blobs of a manifest's attempt. Raises ValueError."""
     match = _MANIFEST.fullmatch(key)

@@ -28,6 +28,7 @@ from regrow.tasks.checkpoint.manifests import (
     blob_key,
     blob_scope,
     check_paths,
+    is_manifest,
     joined,
     manifest_key,
     own_scope,
@@ -37,6 +38,7 @@ from regrow.tasks.checkpoint.manifests import (
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Store, created
 from regrow.tasks.ports.uploads import CheckpointFile, CheckpointPart
+from regrow.tasks.process.disk import file_states
 
 PARALLEL = 16
 """Blobs transferred at a time."""
@@ -135,20 +137,21 @@ def upload(
     Raises UserError for a folder that cannot be saved (a link out of it, a socket, a path that is
     not portable, a file that is still being written), and the store's errors.
     """
+    before = file_states(folder)
     paths, folders = contents(folder)
-    before = {path: _state(folder / path) for path in paths}
     with ThreadPoolExecutor(PARALLEL) as pool:
-        files = list(pool.map(lambda path: _file(folder, path, trial, attempt, rank), paths))
+        try:
+            files = list(pool.map(lambda path: _file(folder, path, trial, attempt, rank), paths))
+        except FileNotFoundError as error:
+            raise _changed(os.path.relpath(str(error.filename), folder)) from None
         blobs = {file.key: file for file in files if known is None or file.key not in known}
         sent = list(pool.map(lambda file: _upload(store, folder, file), blobs.values()))
-    if changed := next((path for path in paths if _state(folder / path) != before[path]), None):
+    after = file_states(folder)
+    if changed := next((p for p in {**before, **after} if before.get(p) != after.get(p)), None):
         # Blobs may hold bytes that do not match the hash in their key: no checkpoint may refer to
         # them, now or later.
         store.delete([key for key, size in zip(blobs, sent, strict=True) if size])
-        raise UserError(
-            f"checkpoint: {changed!r} was written to while it was saved; write all of it before you"
-            " hand it over"
-        )
+        raise _changed(os.path.relpath(changed, folder))
     if known is not None:
         known.update({file.key: file.size for file in blobs.values()})
     return CheckpointPart(files=files, folders=folders, uploaded=sum(sent))
@@ -252,7 +255,9 @@ def sweep(store: Store, live: Collection[str], attempts: Iterable[tuple[int, int
     unsure = [key for key, blobs in found.items() if blobs is None]
     staying = set[str]().union(*(blobs or () for blobs in found.values()))
     manifests = [
-        key for key in store.list("manifests/") if key not in live and own_scope(key) in ended
+        key
+        for key in filter(is_manifest, store.list("manifests/"))
+        if key not in live and own_scope(key) in ended
     ]
     store.delete(manifests)
     orphans = [
@@ -297,15 +302,16 @@ def _file(folder: Path, path: str, trial: int, attempt: int, rank: int) -> Check
     )
 
 
-def _state(file: Path) -> tuple[int, int, int]:
-    found = file.stat()
-    return found.st_size, found.st_mtime_ns, found.st_ino
+def _changed(path: str) -> UserError:
+    return _refused(
+        f"{path!r} was written to while it was saved; write all of it before you hand it over"
+    )
 
 
 def _upload(store: Store, folder: Path, file: CheckpointFile) -> int:
     try:
         store.create(file.key, folder / file.path)
-    except Exists:
+    except (Exists, FileNotFoundError):  # a file that is gone by now is noticed afterwards
         return 0
     return file.size
 

@@ -19,7 +19,7 @@ from regrow.tasks.output.traces import in_a_line
 from regrow.tasks.ports.ranks import GroupBroken, Others, PartMissing
 from regrow.tasks.ports.store import Store
 from regrow.tasks.process import background
-from regrow.tasks.process.disk import size
+from regrow.tasks.process.disk import file_states, size
 
 _LOG = logging.getLogger("regrow.trial.checkpoints")
 
@@ -261,7 +261,7 @@ class CheckpointWriter:
             shutil.rmtree(job.folder, ignore_errors=True)
 
     def _needs(self, job: _Save) -> str:
-        needed = sum(entry.stat().st_size for entry in job.folder.rglob("*") if entry.is_file())
+        needed = sum(bytes_of_it for bytes_of_it, _, _ in file_states(job.folder).values())
         return f"the checkpoint of trial {self._trial}, step {job.step}, needs {size(needed)}"
 
     def _drop(self, job: _Drop) -> None:

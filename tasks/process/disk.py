@@ -1,10 +1,11 @@
-"""Why a disk cannot be written: what is full, and by how much. Writes nothing."""
+"""Why a disk cannot be written: what is full, by how much; and the files of a folder on it."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -48,6 +49,20 @@ def full(place: Path) -> str:
         f"no space left on {where}: {size(found.f_bavail * found.f_frsize)} free of"
         f" {size(found.f_blocks * found.f_frsize)}"
     )
+
+
+def file_states(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Return size, time of the last change and inode of each file below a folder, by its path. What
+    cannot be looked at is left out.
+    """
+    found: dict[str, tuple[int, int, int]] = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            with suppress(OSError):
+                seen = os.stat(path)
+                found[path] = seen.st_size, seen.st_mtime_ns, seen.st_ino
+    return found
 
 
 def size(count: int) -> str:

@@ -143,7 +143,7 @@ class _Program:
         self._job, self._trial = job, trial
         self._saved = SavedFolder(scratch / "checkpoint")
         (scratch / "checkpoint").mkdir()
-        (scratch / "config.json").write_text(json.dumps(trial.config, ensure_ascii=False))
+        (scratch / "config.json").write_bytes(json.dumps(trial.config, ensure_ascii=False).encode())
         self._file = None if job.report is None else ReportFile(scratch / job.report)
         if job.report is not None:
             (scratch / job.report).parent.mkdir(parents=True, exist_ok=True)

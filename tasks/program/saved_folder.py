@@ -8,10 +8,8 @@ import stat
 from pathlib import Path
 
 from regrow.tasks.errors import UserError
-from regrow.tasks.process.disk import is_full
+from regrow.tasks.process.disk import file_states, is_full
 from regrow.tasks.trial.trial import NotSaved
-
-_State = dict[str, tuple[int, int, int]]
 
 
 class SavedFolder:
@@ -19,11 +17,11 @@ class SavedFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._before: _State = {}
+        self._before: dict[str, tuple[int, int, int]] = {}
 
     def changed(self) -> bool:
         """Return whether the folder has changed since the last call."""
-        before, self._before = self._before, self._state()
+        before, self._before = self._before, file_states(self._path)
         return bool(self._before) and self._before != before
 
     def copy(self, folder: Path) -> None:
@@ -38,7 +36,7 @@ class SavedFolder:
         """
         try:
             shutil.copytree(self._path, folder, dirs_exist_ok=True, copy_function=self._copied)
-            same = self._state() == self._before
+            same = file_states(self._path) == self._before
         except (OSError, shutil.Error) as error:
             if not _vanished(error):
                 if is_full(error, folder):
@@ -62,18 +60,6 @@ class SavedFolder:
                 " save it"
             )
         shutil.copy2(source, target)
-
-    def _state(self) -> _State:
-        found: _State = {}
-        for place, _, names in os.walk(self._path):
-            for name in names:
-                path = os.path.join(place, name)
-                try:
-                    seen = os.stat(path)
-                except FileNotFoundError:
-                    continue
-                found[path] = seen.st_size, seen.st_mtime_ns, seen.st_ino
-        return found
 
 
 def _vanished(error: OSError | shutil.Error) -> bool:

@@ -17,7 +17,7 @@ from regrow.search.durations import in_words
 from regrow.search.endings import Endings
 from regrow.search.events import Row
 from regrow.search.spec import MOST_STEPS
-from regrow.tasks.errors import RegrowError, ReportError
+from regrow.tasks.errors import RegrowError, ReportError, UserError
 from regrow.tasks.media.content import Content
 from regrow.tasks.media.items import checked
 from regrow.tasks.media.log import MediaLog
@@ -484,6 +484,11 @@ class Trial(MediaLog):
             )
             return None
         self._writer.troubled(SNAPSHOTS, "")
+        if not folder.is_dir():
+            raise UserError(
+                f"the checkpoint of step {self._step} cannot be saved: its folder is gone; write"
+                " into the folder that `checkpoint` is called with, and leave it there"
+            )
         return folder
 
     def _clean(self, metrics: Mapping[str, float]) -> dict[str, float | None]:

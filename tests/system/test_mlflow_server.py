@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from base64 import b64encode
 from contextlib import closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -136,10 +137,14 @@ def test_a_database_of_another_mlflow_is_refused_in_its_own_words(tmp_path: Path
 
 
 class NotMlflow(BaseHTTPRequestHandler):
-    """Answers everything with a page, except to those it does not know."""
+    """Answers everything with a page, except to those it does not know, or not as HTTP."""
 
     def do_GET(self) -> None:
-        self.send_response(200 if self.headers["Authorization"] is None else 401)
+        if self.path.startswith("/ssh"):
+            self.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+            return
+        ann = f"Basic {b64encode(b'ann:p@ss').decode()}"
+        self.send_response(200 if self.headers["Authorization"] in (None, ann) else 401)
         self.end_headers()
         self.wfile.write(b"<html>")
 
@@ -159,6 +164,8 @@ def test_what_cannot_be_recorded_to_is_told_by_variable_value_and_remedy(tmp_pat
         f"http://127.0.0.1:{ports[0]}": "does not answer within 0.5 s (.*refused.*Start that server",
         f"http://127.0.0.1:{ports[1]}": "does not answer within 0.5 s (.*timed out",
         f"http://127.0.0.1:{ports[2]}": "no MLflow server",
+        f"http://127.0.0.1:{ports[2]}/ssh": "does not answer within 0.5 s (SSH-2.0-OpenSSH_9.6",
+        f"http://ann:p%40ss@127.0.0.1:{ports[2]}": "no MLflow server",
         f"http://ann:secret@127.0.0.1:{ports[2]}": "answers 401.*MLFLOW_TRACKING_TOKEN",
         f"postgresql+psycopg2://ann:secret@127.0.0.1:{ports[0]}/mlflow": "does not answer",
         "sqlite://": "in memory",

@@ -211,13 +211,15 @@ def test_what_a_user_deleted_in_the_ui_is_still_recorded_and_stays_deleted(
     }
 
 
-def test_an_experiment_that_goes_on_after_its_end_is_running_again(
+def test_an_experiment_that_goes_on_with_other_settings_is_running_again_with_its_first_ones(
     open_sink: Open, uri: str, name: str
 ) -> None:
-    sink = open_sink()
-    sink.write([replace(PARENT, status="KILLED", end_ms=START + 50)], cursor=1)
-    sink.write([replace(PARENT, status="RUNNING")], cursor=2)
-    assert [run.info.status for run in runs_of(uri, name)] == ["RUNNING"]
+    ended, again = replace(PARENT, status="KILLED", end_ms=START + 50), {"trials": "4", "new": "1"}
+    open_sink().write([ended], cursor=1)
+    open_sink().write([replace(PARENT, status="RUNNING", params=again)], cursor=2)
+    [run] = runs_of(uri, name)
+    assert run.info.status == "RUNNING"
+    assert run.data.params == {"trials": "3", "new": "1"}  # MLflow refuses to change a parameter
 
 
 def test_runs_of_another_experiment_of_the_same_name_are_left_alone(

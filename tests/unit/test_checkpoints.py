@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from regrow.infra.stores.local import LocalStore
+from regrow.tasks.checkpoint import saving
 from regrow.tasks.checkpoint.manifests import unseal
 from regrow.tasks.checkpoint.saving import Restored, restore, save
 from regrow.tasks.errors import UserError
@@ -157,6 +158,33 @@ def test_a_file_that_grows_while_it_is_saved_is_refused_and_leaves_no_blob_behin
 
     store = Busy()
     with pytest.raises(UserError, match="'log' was written to while it was saved"):
+        save(store, folder, trial=1, attempt=1, step=1)
+    assert store.list("") == []
+
+
+@pytest.mark.parametrize("what", ["comes", "goes", "goes before it is read"])
+def test_so_is_one_that_comes_or_goes_meanwhile(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = plant(tmp_path / "folder", {"sub/log": text("x"), "w": text("w")})
+
+    def change() -> bool:
+        if what == "comes":
+            (folder / "sub" / "log.2").write_bytes(b"")
+        else:
+            (folder / "sub" / "log").unlink(missing_ok=True)
+        return False
+
+    class Busy(MemoryStore):
+        def create(self, key: str, data: bytes | Path) -> None:
+            change()
+            super().create(key, data)
+
+    if what == "goes before it is read":
+        read = saving.digest_of
+        monkeypatch.setattr(saving, "digest_of", lambda path: change() or read(path))
+    store = Busy()
+    with pytest.raises(UserError, match=r"'sub/log.*' was written to while it was saved"):
         save(store, folder, trial=1, attempt=1, step=1)
     assert store.list("") == []
 

@@ -78,6 +78,9 @@ def test_sweep_leaves_exactly_the_live_checkpoints(tmp_path: Path) -> None:
     store.create(orphan, b"of an upload that was never committed")
     foreign = blob_key(1, 2, "1" * 64)
     store.create(foreign, b"of an attempt that a driver after this one started")
+    others = ["manifests/.DS_Store", "manifests/1/1/.nfs0000000000c0ffee"]
+    for other in others:
+        store.create(other, b"of a file manager, of a file system")
     swept = sweep(store, {manifests[1], manifest_key(5, 5, 5)}, [(1, 1), (9, 9)])
     assert swept.manifests == sorted([manifests[0], manifests[2]])
     assert orphan in swept.blobs
@@ -85,7 +88,7 @@ def test_sweep_leaves_exactly_the_live_checkpoints(tmp_path: Path) -> None:
         manifests[1],
         *(file.key for file in unseal(manifests[1], store.read(manifests[1])).files),
     ]
-    assert store.list("") == sorted(["log/0000000001.jsonl", foreign, *kept])
+    assert store.list("") == sorted(["log/0000000001.jsonl", foreign, *others, *kept])
 
 
 def test_what_is_no_manifest_is_never_deleted_as_one() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from regrow.search.events import Decided, Dropped, Retired, Started
+from regrow.search.events import Decided, Dropped, Reported, Retired, Row, Started
 from tests.unit.scripted import PAUSE, Desk, Scripted, clone, started
 
 
@@ -46,6 +46,23 @@ def test_a_clone_starts_from_the_sources_checkpoints_with_the_new_configuration(
     assert (event.clones, event.checkpoints) == (3, ["m0.1.3", "m0.1.2", "m0.1.1", "m1.1.1"])
     assert desk.of(1).config == {"x": 0.25}
     assert (desk.of(1).proposed, [c.step for c in desk.of(1).changes]) == (proposed, [2])
+
+
+def test_a_clone_stands_for_the_report_also_where_a_metric_counts_the_steps() -> None:
+    desk = Desk({"1:200": clone(0)}, slots=2, trials=2, max_steps=900, step_metric="epoch")
+    for trial, step in ((0, 1), (1, 1), (1, 2)):
+        if step == 1:
+            desk.begin(trial)
+        rows = [Row(step, desk.t, {"score": 1.0, "epoch": 100.0 * step})]
+        desk.tell(Reported(t=desk.t, trial=trial, attempt=1, rows=rows))
+        desk.save(trial, step)
+    desk.end(1)
+    desk.begin(1, restored=2)
+    desk.save(1, 2, source="m0.1.1")
+    assert desk.planner.history.borrowed == {"m1.2.2": 0}, "whose files it is made of"
+    (event,) = desk.end(1, "lost", "preempted")
+    assert isinstance(event, Started)
+    assert (event.clones, event.checkpoints) == (0, ["m1.2.2"]), "its own are stale"
 
 
 def test_without_a_checkpoint_of_the_source_the_trial_goes_on_and_the_log_says_why() -> None:

@@ -13,15 +13,17 @@ import pytest
 from regrow.flows.coordinator import ledger as ledgers
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Superseded
-from regrow.infra.log.reading import read_events
+from regrow.infra.log.reading import read_events, survey
 from regrow.infra.state.experiments import carry_out_orders, request_order
 from regrow.search.events import (
+    Closed,
     Closing,
     Created,
     Ended,
     Excluded,
     Opened,
     Place,
+    Queued,
     Rehearsed,
     Row,
     Saved,
@@ -463,6 +465,15 @@ def test_a_trial_is_dropped_while_others_run_once_it_has_ended(make: Make) -> No
     orders = [event for event in read_events(office.store) if isinstance(event, Excluded)]
     assert [event.trial for event in orders] == [0], "trial 1 runs, and once is enough"
     assert verify(read_events(office.store)).difference is None
+
+
+def test_values_that_are_queued_after_the_end_leave_the_log_closed(make: Make) -> None:
+    office = make()
+    office.interrupt()
+    office.wait(office.coordinator.abandon("it is given up"))
+    office.wait(office.coordinator.queue({"x": 0.5}, {}))
+    assert isinstance(office.events[-1], Queued), "the next session uses them"
+    assert isinstance(survey(office.store).last, Closed)
 
 
 def test_what_the_end_of_a_session_takes_is_recorded_if_it_has_a_deadline(make: Make) -> None:

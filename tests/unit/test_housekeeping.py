@@ -168,6 +168,7 @@ def test_notes_and_tags_of_several_people_at_once_are_all_kept_also_while_it_run
 
 def test_a_tag_goes_and_comes_back_and_a_note_stays(places: Places) -> None:
     store = places.known("kinds")
+    store.create("notes/.DS_Store", b"of a file manager")
     notes.add(store, "first", tags=["a", "b"])
     notes.add(store, "", untags=["a", "never"])
     assert (notes.read(store).tags, notes.read(store).ever) == (("b",), ("a", "b"))

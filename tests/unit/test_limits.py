@@ -56,8 +56,8 @@ def run(
 ) -> Simulation:
     spec = Spec.parse({**SPEC, "schedule": schedule, "stop": stop, **changes})
 
-    def loss(config: dict[str, Any], step: int) -> float:
-        return float((config["x"] - 0.3) ** 2 + 1 / step)
+    def loss(config: dict[str, Any], step: int) -> dict[str, float]:
+        return {"loss": float((config["x"] - 0.3) ** 2 + 1 / step), "images": 100.0 * step}
 
     objective = FunctionObjective(function=loss, spec=spec, seconds=STEP)
     machines = [Machine(slots=workers)]
@@ -109,6 +109,28 @@ def test_no_trial_begins_that_cannot_reach_its_first_rung() -> None:
     done = run({"deadline": "3h"}, {"asha": {"grace_period": 9}})
     for trial in done.history.trials:
         assert trial.step >= 9 or not trial.attempts, (trial.number, trial.step)
+
+
+@pytest.mark.parametrize("stop", [{"dollars": 12.0}, {"deadline": "3h"}], ids=str)
+def test_where_a_metric_counts_the_steps_a_trial_takes_no_longer(stop: dict[str, Any]) -> None:
+    plain = run(stop, {"asha": {"grace_period": 3}}, trials=90)
+    images: dict[str, Any] = {"max_steps": 2700, "step_metric": "images", "trials": 90}
+    counted = run(stop, {"asha": {"grace_period": 300}}, **images)
+    assert [(type(one), one.t) for one in counted.events] == [
+        (type(one), one.t) for one in plain.events
+    ]
+    found = forecast.of(_after(counted, 20), HOUR)
+    assert found is not None
+    assert found == forecast.of(_after(plain, 20), HOUR)
+
+
+def _after(done: Simulation, trials: int) -> History:
+    """The history when so many trials have ended."""
+    history = History()
+    for event in done.events:
+        if history.ended < trials:
+            history.apply(event)
+    return history
 
 
 def test_money_is_for_the_best_in_the_end() -> None:

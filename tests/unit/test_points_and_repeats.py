@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ import regrow as rg
 from regrow.search.errors import SpecError
 from regrow.search.events import Created, Known, Proposed
 from regrow.search.lifecycle import TrialState
+from regrow.search.numbers import deviation
 from regrow.search.planning.planner import Planner, seed_for
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.planning.verify import verify
@@ -438,6 +440,14 @@ def test_repeats_that_fail_are_left_out_unless_all_do(
     assert [(one["trials"], one["count"]) for one in shown] == (
         [(counted, len(counted))] if counted else []
     )
+
+
+def test_repeats_of_values_whose_sum_no_float_holds_have_a_mean() -> None:
+    of, largest = spec(repeats=2, trials=4), sys.float_info.max  # what some report for a failure
+    done = run(of, FunctionObjective(function=lambda _config, _step: largest, spec=of))
+    assert {result.value for result in told(done).values()} == {largest}
+    assert {one["mean"] for one in summaries.means(done.history)} == {largest}
+    assert deviation([largest, -largest]) == largest
 
 
 def test_points_are_repeated_too() -> None:

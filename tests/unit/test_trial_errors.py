@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -319,3 +321,29 @@ def test_a_checkpoint_without_files_is_saved_with_one_warning(
         record.getMessage() for record in caplog.records if "holds no file" in record.getMessage()
     ]
     assert warned == ["trial 0: the checkpoint of step 1 is saved, but holds no file"]
+
+
+def test_a_checkpoint_whose_folder_is_gone_is_the_users_error(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    def train(trial: Trial) -> None:
+        for _ in trial.steps():
+            trial.report({"score": 1.0}, checkpoint=Path.rmdir)
+
+    ended = attempt(make_office(max_steps=4), train).ended
+    assert (ended.outcome, ended.cause, ended.step) == ("failed", "error", 1)
+    assert ended.message.startswith("the checkpoint of step 1 cannot be saved: its folder is gone;")
+
+
+def test_a_forked_child_that_comes_back_without_its_output_ends(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    def train(trial: Trial) -> None:
+        if (child := os.fork()) == 0:
+            sys.stdout = None
+            return
+        trial.report({"score": os.waitpid(child, 0)[1]})
+
+    office = make_office(max_steps=1)
+    assert attempt(office, train).ended.outcome == "done"
+    assert [row.metrics for _, row in kept(office.events)[0]] == [{"score": 0.0}]
