@@ -299,7 +299,9 @@ class Choice(Domain):
 
     def __post_init__(self) -> None:
         written = self.values
-        if isinstance(written, (str, Mapping)) or not hasattr(written, "__iter__"):
+        # the order of a set differs from process to process
+        unordered = isinstance(written, (str, bytes, set, frozenset, Mapping))
+        if unordered or not hasattr(written, "__iter__"):
             hint = f"write {self.kind}: [first, second]"
             raise SpecError(self.kind, written, "is not a list of values", hint)
         object.__setattr__(self, "values", tuple(check_json(self.kind, value) for value in written))
