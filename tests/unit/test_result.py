@@ -39,7 +39,7 @@ def run() -> Simulation:
 def result(run: Simulation, tmp_path: Path) -> rg.Result:
     """The same, opened."""
     exported.keep(tmp_path / "state", run.events)
-    return rg.open("kinds", str(tmp_path / "state"))
+    return rg.open("kinds", tmp_path / "state")
 
 
 def test_an_experiment_is_opened_by_name_below_the_state_root(
