@@ -30,6 +30,7 @@ from regrow.infra.prefect import server as prefect_server
 from regrow.infra.prefect.settings import own_home, settings
 from regrow.infra.ray import metadata
 from regrow.infra.ray.joining import check_room, environment, join, slots
+from regrow.infra.ray.start import check_thread
 from regrow.infra.state import passwords, served
 from regrow.infra.state.agents import living
 from regrow.infra.state.environment import begin_collecting
@@ -155,6 +156,7 @@ def _check_code(session: Session) -> None:
 def _check_machine(session: Session) -> None:
     """Check this machine and its services as far as possible. Raises SpecError and UserError."""
     spec, places = session.prepared.spec, session.places
+    check_thread()
     environment(spec)
     check_room(spec)
     metadata.cloud(os.environ)

@@ -28,7 +28,7 @@ from regrow.search.samplers.random_search import drawn
 from regrow.search.space.domains import Json
 from regrow.search.spec import Spec
 from regrow.tasks.attempt.attempt import run_attempt
-from regrow.tasks.checkpoint.saving import restore
+from regrow.tasks.checkpoint.saving import restore_one
 from regrow.tasks.group.world import alone
 from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
 from regrow.tasks.process import own_code
@@ -118,8 +118,10 @@ class OneTrial:
         return Reply(until=(self.rows[-1].step if self.rows else self._after) + 1)
 
     def files(self, saved: Saved, folder: Path) -> list[tuple[str, int]]:
-        """Restore a checkpoint as `folder`; return its files and their sizes in bytes."""
-        restore(self.store, [saved.manifest], folder)
+        """Restore a checkpoint as `folder`; return its files and their sizes in bytes. Raises
+        UserError if the folder cannot be written.
+        """
+        restore_one(self.store, saved.manifest, folder)
         found = sorted(path for path in folder.rglob("*") if path.is_file())
         return [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in found]
 

@@ -60,7 +60,7 @@ class Experiment:
         given = {
             "name": name or own,
             "trainable": trainable if isinstance(trainable, str) else path,
-            "space": dict(space),
+            "space": space,
             "metric": metric,
             "mode": mode,
             **options,

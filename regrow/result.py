@@ -37,14 +37,14 @@ _SHOWN = 10
 """Maximum number of trials in the table of a notebook."""
 
 
-def open(name: str, state: str | None = None) -> Result:  # noqa: A001 - it is called rg.open; no file is opened in this module
+def open(name: str, state: str | Path | None = None) -> Result:  # noqa: A001 - it is called rg.open; no file is opened in this module
     """Open an experiment by name for reading: running (here or elsewhere), interrupted, or
     finished.
 
     `state` is the state root, a folder or s3://BUCKET/PREFIX; None: $REGROW_STATE, else ./.regrow.
     Raises UserError, naming the existing experiments, if it does not exist.
     """
-    return Result(Places.at(state), name)
+    return Result(Places.at(None if state is None else str(state)), name)
 
 
 class Result:

@@ -19,7 +19,10 @@ def quoted(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
-        text = " ".join(repr(value).split())
+        try:
+            text = " ".join(repr(value).split())
+        except Exception:  # noqa: BLE001 - the user's own class; Python's own integers beyond 4,300 digits
+            text = f"a value of type {type(value).__name__}"
     # escape sequences would reach the terminal; a lone surrogate cannot be printed
     if not text.isprintable():
         escaped = text.encode("ascii", "backslashreplace").decode()

@@ -15,6 +15,19 @@ _KINDS = {
 }
 
 
+def expanded(written: str | Path, where: str = "") -> Path:
+    """Return a path with the folder that its `~` stands for. `where`: begins the message.
+
+    Raises UserError for a user who has none.
+    """
+    try:
+        return Path(written).expanduser()
+    except RuntimeError:
+        raise UserError(
+            f"{where}{written}: there is no home of this user; write the whole path"
+        ) from None
+
+
 def checked(path: Path, most_bytes: int) -> Path:
     """Return the path of a file that can be read to its end; of a folder, too, which cannot.
 

@@ -15,11 +15,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from regrow.infra.ray import private
-from regrow.tasks.errors import RegrowError
+from regrow.tasks.errors import UserError
 from regrow.tasks.process.variables import within
 
 _ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LEVEL = "RAY_BACKEND_LOG_LEVEL"
+
+
+def check_thread() -> None:
+    """Raise UserError outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        raise UserError(
+            "an experiment is run by the main thread alone, as a cluster ends with the thread that"
+            " started it; call `run` there, or in a process of its own"
+        )
 
 
 @contextmanager
@@ -27,13 +36,10 @@ def adjusted_init(*, local: bool, plain: bool) -> Iterator[Mapping[str, subproce
     """Call ray.init within the block. Yields the processes that it started, by the names of their
     programs.
 
-    `local`: a local cluster is started. `plain`: by Ray's own programs only. Raises RegrowError
+    `local`: a local cluster is started. `plain`: by Ray's own programs only. Raises UserError
     outside the main thread.
     """
-    if threading.current_thread() is not threading.main_thread():
-        raise RegrowError(
-            "connect() must be called from the main thread: a local cluster ends with its thread"
-        )
+    check_thread()
     # When a cluster dies, Ray's C++ part writes much to the driver's terminal that is of no use.
     quiet = {} if _LEVEL in os.environ else {_LEVEL: "fatal"}
     with (

@@ -24,6 +24,7 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from regrow.infra.machine import private_files
+from regrow.infra.machine.given_files import expanded
 from regrow.infra.machine.naming import UNSUPPORTED, NoSuchStep, publish
 from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix
 from regrow.tasks.errors import UserError
@@ -121,10 +122,7 @@ def _resolved(url: str) -> Path:
 def path_at(url: str) -> Path:
     """Return the path in an address: `~` is expanded, a URL is decoded. Raises UserError."""
     if not url.lower().startswith("file://"):
-        try:
-            return Path(url).expanduser()
-        except RuntimeError as error:
-            raise UserError(f"{url}: {error}; write the whole path") from None
+        return expanded(url)
     parts = urlsplit(url)
     if parts.netloc not in {"", "localhost"} or not parts.path:
         raise UserError(

@@ -210,8 +210,8 @@ def _sources(
 def _run_pilot(spec: Spec, file: Path, name: str, trials: int, places: Places) -> None:
     """Run the first trials to their ends, as an experiment of its own. Raises UserError."""
     echo(f"the pilot: {trials} trials of {spec.name} as {name}", error=True, flush=True)
-    words = ["run", str(file), "--name", name, "--trials", str(trials), "--state", places.root]
-    words += ["--set", "schedule=fifo"]
+    words = ["run", str(file.absolute()), "--name", name, "--state", places.root]
+    words += ["--trials", str(trials), "--set", "schedule=fifo"]
     # limits of the whole search, machines that are not here, and what is for its result alone
     keys = ("budget", "serve", "register", "notify", "when", "market")
     own = [key for key in keys if getattr(spec, key)]

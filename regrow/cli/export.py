@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -75,11 +76,13 @@ def export(
             from regrow.show.exports.tensorboard import write
 
             count = write(found.rows, tensorboard)
-            echo(f"{tensorboard}: {count} trials; open it: tensorboard --logdir {tensorboard}")
+            folder = shlex.quote(tensorboard)
+            echo(f"{tensorboard}: {count} trials; open it: tensorboard --logdir {folder}")
         if image is not None and model is not None:
             from regrow.apps.serving.image import write as write_image
 
             chosen = write_image(found.places, name, model=model, trial=trial, folder=Path(image))
             echo(f"{image}: {chosen.text}")
-            echo(f"  docker build -t {name.lower()} {image}")
-            echo(f"  without docker: python -m regrow.apps.serving.image_server {image}")
+            folder = shlex.quote(image)
+            echo(f"  docker build -t {name.lower()} {folder}")
+            echo(f"  without docker: python -m regrow.apps.serving.image_server {folder}")

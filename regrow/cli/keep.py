@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from itertools import count
 from pathlib import Path
@@ -89,7 +90,7 @@ def cp(
         raise UserError(f"{file} is there already; name another file") from None
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
-    echo(f"{file} is written; run it with: regrow run {file}")
+    echo(f"{file} is written; run it with: {shlex.join(['regrow', 'run', str(file)])}")
 
 
 def mv(

@@ -20,7 +20,7 @@ from statistics import NormalDist
 from typing import Any, ClassVar, TypeAlias
 
 from regrow.search.errors import SpecError, quoted
-from regrow.search.space.scalars import check_json, check_number, check_whole
+from regrow.search.space.scalars import check_json, check_number, check_whole, is_finite
 
 Json: TypeAlias = Any  # None, bool, int, float, str, or lists and string-keyed maps of these
 
@@ -277,10 +277,7 @@ class Normal(Domain):
     def contains(self, value: Json) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
-        try:
-            return math.isfinite(value)
-        except OverflowError:  # a whole number too large for a float
-            return False
+        return is_finite(value)
 
     def own(self, value: Json) -> float:
         return float(self._contained(value))
@@ -302,7 +299,9 @@ class Choice(Domain):
 
     def __post_init__(self) -> None:
         written = self.values
-        if isinstance(written, (str, Mapping)) or not hasattr(written, "__iter__"):
+        # the order of a set differs from process to process
+        unordered = isinstance(written, (str, bytes, set, frozenset, Mapping))
+        if unordered or not hasattr(written, "__iter__"):
             hint = f"write {self.kind}: [first, second]"
             raise SpecError(self.kind, written, "is not a list of values", hint)
         object.__setattr__(self, "values", tuple(check_json(self.kind, value) for value in written))

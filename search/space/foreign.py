@@ -21,6 +21,7 @@ from typing import Any
 
 from regrow.search.errors import SpecError
 from regrow.search.space.domains import Choice, Domain, Float, Int
+from regrow.search.space.scalars import is_finite
 
 _KINDS: Mapping[str, str] = {
     word: kind
@@ -217,7 +218,7 @@ def _number(value: Any) -> int | float | None:
             return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if math.isfinite(value) else None
+    return value if is_finite(value) else None
 
 
 def _of_call(call: ast.Call) -> dict[str, Any] | None:

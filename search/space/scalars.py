@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def is_finite(value: float) -> bool:
+    """Return whether a float can hold a number, which may be an int of any size."""
+    return abs(value) <= sys.float_info.max
 
 
 def check_number(key: str, written: Any, value: Any) -> float:
@@ -106,8 +112,10 @@ def check_json(key: str, value: Any) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)) and type(value) in (int, float):
-        if not math.isfinite(value):
+        if not is_finite(value):
             problem = "is not a finite number: JSON has none such"
+            if isinstance(value, int):
+                problem = "is larger than any number that programs compute with"
             raise SpecError(key, value, problem, "use null or a text")
         return value
     if isinstance(value, (list, tuple)):

@@ -212,9 +212,12 @@ def restore(store: Store, manifests: Iterable[str], folder: Path) -> Restored:
 
 def restore_one(store: Store, manifest: str, folder: Path) -> Path:
     """Restore the checkpoint of this manifest as `folder`, which must be empty or absent, and
-    return it. Raises UserError if it is missing or damaged.
+    return it. Raises UserError if it is missing or damaged, or the folder cannot be written.
     """
-    restored = restore(store, [manifest], folder)
+    try:
+        restored = restore(store, [manifest], folder)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror or error}") from error
     if restored.manifest is None:
         raise UserError(f"the checkpoint {manifest} cannot be restored: {restored.skipped[0][1]}")
     return folder

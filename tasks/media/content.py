@@ -101,9 +101,9 @@ def table(rows: Any, columns: Sequence[object] | None = None) -> Content:
     if ragged := next((row for row in cells if len(row) != len(columns)), None):
         raise ReportError(f"log_table: a row has {len(ragged)} values, for {len(columns)} columns")
     written = {"columns": list(map(str, columns)), "data": cells}
-    return Content(
-        kind="table", suffix=".json", data=json.dumps(written, ensure_ascii=False).encode()
-    )
+    # with a ? for half of a surrogate pair, as in a text
+    data = json.dumps(written, ensure_ascii=False).encode(errors="replace")
+    return Content(kind="table", suffix=".json", data=data)
 
 
 def figure(given: Any) -> Content:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,7 @@ SPEC: dict[str, Any] = {
     "trials": 16,
     "max_steps": 9,
 }
+LARGEST = (1e-3, 1.0, sys.float_info.max)
 ASHA = {"asha": {"grace_period": 1, "reduction_factor": 3}}
 PBT = {"pbt": {"perturbation_interval": 3}}
 TWO = [{"name": "score", "mode": "max"}, {"name": "seconds", "mode": "min"}]
@@ -188,6 +190,8 @@ KINDS_OF_HISTORIES: dict[str, Callable[[], History]] = {
     "lossy": lambda: run(machines=AWAY, checkpoint={"every_steps": 3}).history,
     "groups": lambda: folded(groups(2, 1)),
     "all values the same": lambda: run(value=lambda config, step: 1.0).history,
+    "up to the largest float": lambda: run(value=lambda c, _: LARGEST[c["size"] % 3]).history,
+    "the smallest floats": lambda: run(value=lambda c, _: 5e-324 * (c["size"] % 4)).history,
 }
 
 

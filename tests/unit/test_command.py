@@ -170,6 +170,8 @@ def test_python_takes_a_command_as_well() -> None:
     )
     with pytest.raises(SpecError, match="trainable: is missing"):
         rg.Experiment(**given)
+    with pytest.raises(SpecError, match=r"space: .* is not a map of parameters"):
+        rg.Experiment("a.py:f", **{**given, "space": [1]})
 
 
 @pytest.mark.parametrize(

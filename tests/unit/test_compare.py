@@ -202,6 +202,17 @@ def test_what_cannot_be_compared_is_told(state: Path) -> None:
         compare(["plain", "asha@"])
 
 
+def test_one_without_a_number_of_trials_has_no_total(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(state, simulated("long", trials=None, budget={"steps": 40}), "long")
+    compare(["plain", "long"])
+    (trials,) = (line for line in capsys.readouterr().out.splitlines() if "trials" in line)
+    assert trials.split()[:4] == ["trials", "8", "of", "8"]
+    assert trials.split()[4].isdecimal()
+    assert len(trials.split()) == 5
+
+
 def test_one_without_a_value_is_compared_all_the_same(
     state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

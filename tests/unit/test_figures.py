@@ -110,6 +110,7 @@ def test_what_users_wrote_is_no_markup_no_template_and_no_formula_to_plotly() ->
         "one trial",
         "one of a thousand diverged",
         "all values the same",
+        "the smallest floats",
     ],
 )
 @pytest.mark.parametrize("name", pictures.PICTURES)

@@ -28,6 +28,7 @@ from regrow.search.planning.simulator import FunctionObjective, Simulation
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
 from regrow.search.spec.moments import epoch, moment
+from regrow.show.views import budget
 
 HOUR = 3600.0
 STEP = 60.0
@@ -345,6 +346,23 @@ def test_the_forecast_holds_the_end(seed: int) -> None:
     assert first <= done.now <= last
     assert made.costs is not None
     assert made.costs[0] <= (cost.of(done.history, done.now).total or 0.0) <= made.costs[1]
+
+
+def test_an_end_that_no_calendar_has_is_that_of_the_last_year_that_is_shown() -> None:
+    open_ended = {"max_steps": 10**12, "trials": 400, "price_per_hour": 1e-9}
+    spec = Spec.parse({**SPEC, "schedule": "fifo", "stop": {"dollars": 1.0}, **open_ended})
+    found = Simulation(
+        spec=spec, objective=FunctionObjective(function=lambda *_: 1.0, spec=spec), workers=4
+    ).open()
+    while found.history.ended < 5:
+        found.run(most_events=len(found.events) + 1)
+        for running in found.running:
+            if running.step:
+                found.fail(running.trial, "ValueError: no")
+    found.run(most_events=len(found.events) + 40)  # those that run have done more
+    seen = budget.view(found.history, found.now, alive=True)
+    assert seen is not None
+    assert seen["forecast"]["ends"] == "3000-01-01T00:00:00+00:00"
 
 
 def test_a_forecast_counts_the_slow_trials_of_which_few_have_ended() -> None:

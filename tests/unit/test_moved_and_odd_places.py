@@ -103,6 +103,12 @@ def test_code_in_a_folder_whose_name_is_not_utf_8_is_refused_in_words(tmp_path: 
         read_spec(folder / "x.yaml")
 
 
+def test_code_in_the_home_of_nobody_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("name: x\nworking_dir: ~nobody-of-this-name/x\n")
+    with pytest.raises(UserError, match=r"x\.yaml: working_dir: ~nobody.*write the whole path"):
+        read_spec(tmp_path / "x.yaml")
+
+
 @pytest.mark.parametrize("name", ["B", "B?"])
 def test_artifacts_of_a_folder_that_was_moved_are_found_where_they_are(
     name: str, tmp_path: Path

@@ -31,3 +31,31 @@ def test_a_study_keeps_its_sampler(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
         study.sampler = optuna.samplers.RandomSampler()
     with pytest.raises(UserError, match="a study keeps the pruner"):
         study.pruner = optuna.pruners.NopPruner()
+
+
+def test_names_that_look_alike_without_their_odd_letters_are_different_studies(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGROW_STATE", str(tmp_path))
+    names = (
+        "a b",
+        "a/b",
+        "_a",
+        "\u5b9e\u4e00",
+        "\u5b9e\u4e8c",
+        f"{60 * 'n'} one",
+        f"{60 * 'n'} two",
+    )
+    made = [optuna.create_study(study_name=name).study_name for name in names]
+    assert len({*made}) == len(names)
+    again = optuna.create_study(study_name="a b", load_if_exists=True)
+    assert again.study_name == made[0]
+
+
+def test_an_attribute_of_a_waiting_trial_that_is_no_json_is_kept_as_text(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGROW_STATE", str(tmp_path))
+    study = optuna.create_study(study_name="waiting")
+    study.enqueue_trial({"x": 1}, user_attrs={"memo": "start", "tags": {"a"}})
+    assert study.trials[0].user_attrs == {"memo": "start", "tags": "{'a'}"}

@@ -124,6 +124,7 @@ def test_attributes_are_numbers_objects_or_a_text_and_never_fail_a_trial(
         trial.set_user_attr("model", Model(7))
         trial.set_user_attr("large", "x" * 2_000_000)
         trial.set_user_attr("odd name/ with .. parts", {1, 2})
+        trial.set_user_attr("digits", 10**5000)
         trial.set_user_attr("none", (each for each in "ab"))
         assert trial.user_attrs["model"].size == 7
         return 1.0
@@ -138,7 +139,8 @@ def test_attributes_are_numbers_objects_or_a_text_and_never_fail_a_trial(
     assert attributes["array"].tolist() == [0, 1, 2]
     assert attributes.get("model", Model(0)).size == 7
     assert len(attributes["large"]) == 2_000_000
-    assert attributes["odd name/ with .. parts"] == {1, 2}
+    assert {**attributes}["odd name/ with .. parts"] == {1, 2}
+    assert attributes["digits"] == 10**5000
     assert attributes["none"].startswith("<generator object")
     assert "the attribute 'none' is kept as a text: it cannot be pickled" in caplog.text
     assert "0x" not in attributes["none"]

@@ -39,7 +39,7 @@ def run() -> Simulation:
 def result(run: Simulation, tmp_path: Path) -> rg.Result:
     """The same, opened."""
     exported.keep(tmp_path / "state", run.events)
-    return rg.open("kinds", str(tmp_path / "state"))
+    return rg.open("kinds", tmp_path / "state")
 
 
 def test_an_experiment_is_opened_by_name_below_the_state_root(
@@ -202,6 +202,8 @@ def test_the_best_checkpoint_is_restored_where_it_is_wanted(
         folder.rmdir()
     with pytest.raises(rg.UserError, match="here exists already"):
         saved.load_checkpoint(folder=tmp_path / "here")
+    with pytest.raises(rg.UserError, match="model/x cannot be written"):
+        saved.load_checkpoint(folder=tmp_path / "here" / "model" / "x")
 
 
 def test_any_checkpoint_that_is_kept_can_be_had_and_no_other(

@@ -225,6 +225,9 @@ def test_true_and_one_are_different_values_of_a_condition() -> None:
         ),
         ({"a": {"choice": [rg.uniform(0, 1)]}}, "space.a.choice", "a domain inside a choice"),
         ({"a": {"choice": [math.nan]}}, "space.a.choice", "not a finite number"),
+        ({"a": {"choice": [10**400, 1]}}, "space.a.choice", "is larger than any number"),
+        ({"a": 10**5000}, "space.a", "is larger than any number"),
+        ({"a": {"choice": {"a", "b"}}}, "space.a.choice", "is not a list of values"),
         (
             {"a": {"choice": ["1e-3"]}},
             "space.a.choice",

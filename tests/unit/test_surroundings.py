@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import regrow as rg
 from regrow.infra.machine.capacity import little_memory
 from regrow.infra.machine.host_environment import (
     FILES,
@@ -24,6 +26,7 @@ from regrow.infra.machine.host_environment import (
     exhausted,
     ray_folder,
 )
+from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
 from tests.unit.refusing import TEXT, Refused
@@ -232,3 +235,19 @@ def test_a_user_without_a_home_and_a_place_for_files_has_one_in_name(
         UserError, match=r"No usable temporary directory found in .*; name one in TMPDIR"
     ):
         ray_folder({})
+
+
+def test_an_experiment_of_another_thread_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    experiment = rg.Experiment(
+        lambda _trial: None,
+        name="threaded",
+        space={"x": rg.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        trials=1,
+        max_steps=1,
+        state=str(tmp_path / "state"),
+    )
+    with ThreadPoolExecutor(1) as pool, pytest.raises(UserError, match="main thread alone"):
+        pool.submit(experiment.run, quiet=True).result()
+    assert not Places.at(str(tmp_path / "state")).prefect_home.exists()

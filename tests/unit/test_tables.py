@@ -81,6 +81,12 @@ def test_seconds_are_scaled_and_one_each_where_the_table_has_none(tmp_path: Path
     assert RecordedTable(without, spec(), scale=10).at(config, 2, 0)[1] == 10.0
 
 
+def test_a_table_that_a_spreadsheet_has_saved_as_utf_8_is_read(tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain.csv").read_bytes()
+    (tmp_path / "marked.csv").write_bytes(b"\xef\xbb\xbf" + plain)
+    assert len(RecordedTable(tmp_path / "marked.csv", spec())) == 3
+
+
 def test_a_gzipped_table_is_read_as_the_plain_one(tmp_path: Path, table: RecordedTable) -> None:
     zipped = RecordedTable(write(tmp_path / "curves.csv.gz"), spec())
     config = {"lr": 0.05, "depth": 4, "kind": "mlp"}

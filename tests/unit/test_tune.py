@@ -106,6 +106,18 @@ def test_a_range_without_a_multiple_is_refused() -> None:
         found({"a": {"x": tune.qrandint(5, 7, 8)}}, metric="m", mode="max")
 
 
+@pytest.mark.parametrize("given", [tune.choice([]), {"grid_search": 5}])
+def test_a_list_without_values_is_refused(given: Any) -> None:
+    with pytest.raises(SpecError, match=r"param_space.a.x: .* is no list of values"):
+        found({"a": {"x": given}}, metric="m", mode="max")
+
+
+def test_what_no_log_can_hold_reaches_a_trial_unchanged() -> None:
+    odd = {"text": "\ud800", "number": 10**400, "lr": tune.uniform(0, 1)}
+    translation, _ = found(odd, metric="m", mode="max")
+    assert render(translation.trainable.template, {"lr": 0.5}, 0) == {**odd, "lr": 0.5}
+
+
 @pytest.mark.parametrize(
     ("scheduler", "key"),
     [
@@ -511,6 +523,8 @@ def test_what_has_no_counterpart_is_found_with_its_line_before_anything_runs(
     script.write_text("def (:\n")
     with pytest.raises(UserError, match="line 1"):
         refused(script)
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        refused(tmp_path)
 
 
 def test_an_option_that_regrow_tune_does_not_have_is_told_what_to_do() -> None:

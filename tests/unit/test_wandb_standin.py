@@ -105,6 +105,8 @@ def test_single_numbers_of_any_kind_are_recorded_and_all_else_is_harmless_and_sa
             table = wandb.Table(columns=["a"], data=[[1]])
             table.add_data(2)
             assert table.data == [[1], [2]]
+            array = wandb.Table(columns=np.array(["a", "b"]), data=np.ones((1, 2)))
+            assert (array.columns, array.data) == (["a", "b"], [[1.0, 1.0]])
             wandb.log({
                 "score": 0.5, "numpy": np.float32(0.25), "single": np.array([2]), "whole": 3,
                 "array": np.ones(3), "phase": "train", "none": None, "histogram": wandb.Histogram([1, 2]),
@@ -473,6 +475,7 @@ def test_without_the_sweep_the_stand_in_is_on_no_path(
         ("/x/b.pt", None, "b.pt"),
         ("../b.pt", None, "b.pt"),
         ("/x/y/b.pt", "/x", "y/b.pt"),
+        ("/x/y/b.pt", "/z", "b.pt"),
     ],
 )
 def test_a_saved_file_is_called_as_w_and_b_calls_it(path: str, base: str | None, name: str) -> None:

@@ -127,6 +127,30 @@ def test_each_distribution_is_what_it_is_there(
             {"parameters": {"x": {"values": [1, 2], "probabilities": [0.1]}}},
             "parameters.x.probabilities",
         ),
+        (
+            {"parameters": {"x": {"values": [1, 2], "probabilities": [0.1, None]}}},
+            "parameters.x.probabilities",
+        ),
+        # values in the place of exponents
+        (
+            {"parameters": {"x": {"distribution": "log_uniform", "min": 16, "max": 1024}}},
+            "parameters.x",
+        ),
+        (
+            {"parameters": {"x": {"distribution": "q_uniform", "min": 0, "max": math.inf}}},
+            "parameters.x.max",
+        ),
+        (
+            {"parameters": {"x": {"distribution": "q_log_uniform_values", "min": -9, "max": -1}}},
+            "parameters.x.max",
+        ),
+        (
+            {
+                "method": "grid",
+                "parameters": {"x": {"distribution": "int_uniform", "min": 0.5, "max": 2}},
+            },
+            "parameters.x.min",
+        ),
         ({"parameters": {"x": {"value": 1, "min": 2}}}, "parameters.x.min"),
         ({"method": "grid"}, "parameters.lr"),
     ],

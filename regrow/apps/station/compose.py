@@ -22,7 +22,7 @@ _BYTES = 24
 
 def text() -> str:
     """Return the compose file with the versions that are installed here, to match clients."""
-    content = files("regrow.apps.station").joinpath(FILE).read_text()
+    content = files("regrow.apps.station").joinpath(FILE).read_text(encoding="utf-8")
     for package in _PACKAGES:
         content = content.replace(f"@{package.upper()}@", version(package))
     found = SEAWEEDFS

@@ -224,7 +224,7 @@ class Study(TheirStudy):
             return
         values = {name: logged(value) for name, value in params.items()}
         attributes = {
-            key: form(value, key, _no_file, exact=False)
+            key: _kept(key, value, "a trial that waits")
             for key, value in (user_attrs or {}).items()
         }
         if self._follow is not None:
@@ -313,14 +313,7 @@ class Study(TheirStudy):
         says. Raises UserError if all are more than 1 MB.
         """
         super().set_user_attr(key, value)
-        try:
-            kept = form(value, key, _no_file, exact=False)
-        except NotKept:
-            kept = described(value)
-            get_logger("optuna.study").warning(
-                f"the attribute {key!r} of the study {self.study_name} is kept as text: only JSON"
-                " can be kept there"
-            )
+        kept = _kept(key, value, f"the study {self.study_name}")
         records.change(self.store, attributes={key: kept})
         self._export()
 
@@ -443,6 +436,19 @@ class Study(TheirStudy):
                 "working_dir": str(script_folder()),
             }
         )
+
+
+def _kept(key: str, value: Any, whose: str) -> Any:
+    """Return an attribute in the form in which it is kept where there are no files: what JSON
+    cannot represent as a text, which a line says.
+    """
+    try:
+        return form(value, key, _no_file, exact=False)
+    except NotKept:
+        get_logger("optuna.study").warning(
+            f"the attribute {key!r} of {whose} is kept as text: only JSON can be kept there"
+        )
+        return described(value)
 
 
 def _no_file(_name: str, _path: object) -> None:

@@ -50,7 +50,7 @@ def form(value: Any, name: str, keep: KeepFile, *, exact: bool) -> Any:
         found = _form(value, exact)
         if len(msgspec.json.encode(found)) <= MOST_INLINE:
             return found
-    except (_Foreign, RecursionError, UnicodeEncodeError):
+    except (_Foreign, RecursionError, ValueError):  # half of a surrogate pair; 4,300 digits
         pass
     from ray import cloudpickle
 

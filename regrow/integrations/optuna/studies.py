@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -216,7 +217,9 @@ def _named(name: str | None) -> str:
         return f"no-name-{uuid.uuid4()}"
     if re.fullmatch(NAME, name):
         return name
-    made = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:63] or "study"
+    letters = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:54] or "study"
+    # what tells it from another name with the same letters, which would be the same study
+    made = f"{letters}-{zlib.crc32(name.encode(errors='backslashreplace')):08x}"
     _LOG.warning(
         "the study %r is called %r here: a name has letters, digits, '-', '_' and '.'", name, made
     )

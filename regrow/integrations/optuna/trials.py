@@ -45,6 +45,9 @@ class Attributes(dict[str, Any]):
             super().__setitem__(key, self._filed.pop(key)())
         return super().__getitem__(key)
 
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()  # without it, dict(self) and {**self} copy what is not loaded
+
     def get(self, key: str, default: Any = None) -> Any:
         try:
             return self[key]

@@ -85,7 +85,13 @@ def _domain(label: str, node: Any) -> Domain:
         case "uniform", [low, high]:
             return ranged(low, high)
         case "loguniform", [low, high]:
-            return ranged(math.exp(low), math.exp(high), log=True)
+            try:
+                low, high = math.exp(low), math.exp(high)
+            except OverflowError:
+                hint = f"its ends are exponents of e: hp.loguniform({label!r}, log(low), log(high))"
+                given = f"{label}: hyperopt's loguniform"
+                raise SpecError("search_alg", given, "ends at no number", hint) from None
+            return ranged(low, high, log=True)
         case "quniform", [low, high, step]:
             low, high = (multiple(round(bound / step), step) for bound in (low, high))
             return ranged(low, high, step=step)

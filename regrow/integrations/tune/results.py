@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
+import os
 import tempfile
 from collections.abc import Iterator
 from functools import cached_property
@@ -329,6 +330,6 @@ def opened(path: str, *, state: str | None = None, name: str | None = None) -> L
     try:
         return open_log(name, own)
     except UserError:
-        if state is None and Path(own).expanduser() == default_storage():
+        if state is None and Path(os.path.expanduser(own)) == default_storage():
             return open_log(name)
         raise

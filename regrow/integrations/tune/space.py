@@ -138,11 +138,17 @@ def _entry(value: Any, path: tuple[str, ...]) -> tuple[Any, Any]:
     if isinstance(value, list) and any(holds_domain(one) for one in value):
         space, template = _group({f"{n}": one for n, one in enumerate(value)}, path)
         return space or None, list(template.values())
-    return (Constant(value=_plain(value)) if _is_json(value) else None), value
+    if _is_json(value):
+        with suppress(SpecError):  # a number or a text that no log can hold
+            return Constant(value=_plain(value)), value
+    return None, value
 
 
 def _listed(kind: type[Choice], given: Any, path: tuple[str, ...]) -> tuple[Domain, Any]:
     """Translate a choice of values, or of their indices. SpecError for one of domains."""
+    if isinstance(given, str) or not hasattr(given, "__iter__") or not len(given):
+        problem = "is no list of values, or an empty one"
+        raise SpecError(f"param_space.{'.'.join(path)}", given, problem, "write [first, second]")
     values = [_plain(value) for value in given]
     if any(holds_domain(value) for value in values):
         hint = "take the inner parameters out, and compute from them in the trainable"

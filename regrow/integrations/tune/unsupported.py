@@ -34,9 +34,13 @@ def refuse(name: str) -> None:
 
 
 def refused(script: Path) -> list[str]:
-    """Return a line for each use of an unsupported name. UserError for what is not Python."""
+    """Return a line for each use of an unsupported name. UserError for what is not Python, and for
+    a file that cannot be read.
+    """
     try:
         tree = ast.parse(script.read_bytes(), str(script))
+    except OSError as error:
+        raise UserError(f"{script} cannot be read: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:
         raise UserError(
             f"{script}, line {getattr(error, 'lineno', None) or '?'}: {error}"

@@ -111,10 +111,15 @@ class Table(Media):
     def __init__(
         self, columns: Any = None, data: Any = None, dataframe: Any = None, *_: Any, **__: Any
     ) -> None:
+        if hasattr(data, "columns"):
+            dataframe = data
         if dataframe is not None:
-            columns, data = list(dataframe.columns), dataframe.values.tolist()
-        self.columns: list[Any] = list(columns or ["Input", "Output", "Expected"])
-        self.data: list[list[Any]] = [list(row) for row in data or ()]
+            columns, data = dataframe.columns, dataframe.values
+        if hasattr(data, "tolist"):  # NumPy's
+            data = data.tolist()
+        usual = ["Input", "Output", "Expected"]
+        self.columns: list[Any] = usual if columns is None else list(columns)
+        self.data: list[list[Any]] = [] if data is None else [list(row) for row in data]
 
     def keep(self, log: MediaLog, name: str) -> None:
         log.log_table(name, [list(map(_in_cell, row)) for row in self.data], self.columns)

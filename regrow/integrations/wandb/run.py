@@ -176,7 +176,7 @@ class Run:
         """Keep its files as `save` does."""
         made = artifact if isinstance(artifact, Artifact) else Artifact.of(Path(artifact))
         for name, file in made.files.items():
-            self._keep(file, name)
+            self._keep(file, stored_as(Path(name), None))
         return made
 
     def log_model(self, path: Any, *_: Any, **__: Any) -> None:

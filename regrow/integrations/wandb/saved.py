@@ -78,10 +78,10 @@ class SavedFiles:
 
 
 def stored_as(path: Path, base: Path | None) -> str:
-    """Return a kept file's name: relative to `base`, else its relative path or last part."""
-    if base is not None:
-        return os.path.relpath(path, base)
-    normal = os.path.normpath(path)
+    """Return a kept file's name: its path, relative to `base` (None: as it is); of one that leads
+    elsewhere the last part.
+    """
+    normal = os.path.normpath(path if base is None else os.path.relpath(path, base))
     return path.name if os.path.isabs(normal) or normal.startswith("..") else normal
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from regrow.search.errors import SpecError
 from regrow.search.space.foreign import multiple, multiples
+from regrow.search.space.scalars import is_finite
 
 Notes: TypeAlias = list[tuple[str, str]]
 """(key, what is translated inexactly)."""
@@ -116,9 +117,8 @@ def _parameter(given: Any, key: str, grid: bool, notes: Notes) -> Any:
         known(given, key, ("parameters",))
         notes.append((key, "nested, an argument is called by its dotted name"))
         return group(given["parameters"], f"{key}.parameters", grid, notes)
-    kind = given.get("distribution") or _unsaid(given)
-    reads = _READS.get(kind) if isinstance(kind, str) else None
-    if reads is None:
+    kind = str(given.get("distribution") or _unsaid(given))
+    if (reads := _READS.get(kind)) is None:
         hint = f"its distribution is one of: {', '.join(_READS)}"
         raise SpecError(key, dict(given), "cannot be translated", hint)
     known(given, key, ("distribution", *reads))
@@ -130,18 +130,26 @@ def _parameter(given: Any, key: str, grid: bool, notes: Notes) -> Any:
     if kind in ("categorical", "categorical_w_probabilities"):
         return _categorical(given, key, grid, notes)
     for word in reads:
-        if word in given and (
-            isinstance(given[word], bool) or not isinstance(given[word], (int, float))
-        ):
+        if word in given and not _is_number(given[word]):
             hint = "write a number, 1.0e-3 with a point"
             raise SpecError(f"{key}.{word}", given[word], "is not a number", hint)
     if not given.get("q", 1) > 0:
         raise SpecError(f"{key}.q", given["q"], "is not above 0", "leave it out for 1")
-    if grid:
-        return {"grid": _counted(str(kind), given, key)}
-    if kind != "normal" and ("mu" in reads or "a" in reads):
-        return _quantiles(str(kind), given, key, notes)
-    return _stepped(str(kind), given, key, notes) if "q" in reads else _range(str(kind), given)
+    try:
+        if grid:
+            return {"grid": _counted(kind, given, key)}
+        if kind != "normal" and ("mu" in reads or "a" in reads):
+            return _quantiles(kind, given, key, notes)
+        return _stepped(kind, given, key, notes) if "q" in reads else _range(kind, given)
+    except OverflowError:
+        hint = "write smaller numbers"
+        if "log" in kind and not kind.endswith("_values"):
+            hint = "they are exponents of e; log_uniform_values takes the values themselves"
+        raise SpecError(key, dict(given), "leads to numbers that are too large", hint) from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and is_finite(value)
 
 
 def _unsaid(given: Mapping[str, Any]) -> str | None:
@@ -161,7 +169,8 @@ def _categorical(given: Mapping[str, Any], key: str, grid: bool, notes: Notes) -
     values, shares = given["values"], given.get("probabilities")
     if not isinstance(values, list) or not values:
         raise SpecError(f"{key}.values", values, "is no list of values", "write values: [16, 32]")
-    if shares is not None and (not isinstance(shares, list) or len(shares) != len(values)):
+    listed = isinstance(shares, list) and len(shares) == len(values)
+    if shares is not None and not (listed and all(map(_is_number, shares))):
         raise SpecError(
             f"{key}.probabilities",
             shares,
@@ -212,6 +221,10 @@ def _beta(a: float, b: float) -> Callable[[float], float]:
 def _counted(kind: str, given: Mapping[str, Any], key: str) -> list[Any]:
     """Return all values of a finite range, for a grid."""
     if kind == "int_uniform":
+        for word in _ENDS:
+            if not isinstance(given[word], int):
+                hint = "write a whole number, or values: [...]"
+                raise SpecError(f"{key}.{word}", given[word], "is not a whole number", hint)
         return list(range(given["min"], given["max"] + 1))
     if kind == "q_uniform":
         within, q = _multiples(given, key)
@@ -244,6 +257,9 @@ def _stepped(kind: str, given: Mapping[str, Any], key: str, notes: Notes) -> dic
             notes.append((key, f"its multiples of {q} are {low} to {high}"))
         whole = {"int": [low, high], "step": q}
         return whole if isinstance(q, int) else {"quniform": [low, high, q]}
+    if last <= 0:
+        hint = "write a number above 0: its logarithm is taken"
+        raise SpecError(f"{key}.max", given["max"], "is not above 0", hint)
     first = first if first > 0 else 1
     ratio = (last / first) ** (1 / (_MOST_CHOICES - 1))
     near = {round(first * ratio**place) for place in range(_MOST_CHOICES)}

@@ -8,7 +8,6 @@ translated in `sweep_space.py`.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -338,7 +337,7 @@ def _early(early: Any, notes: Notes) -> dict[str, Any]:
         raise SpecError(
             "early_terminate.s", given["s"], "stands beside min_iter", "leave one of them out"
         )
-    least = given.get("min_iter") or max(1, math.floor(given["max_iter"] / eta ** given["s"]))
+    least = given.get("min_iter") or max(1, given["max_iter"] // eta ** given["s"])
     if least >= steps:
         hint = "leave max_iter out"
         raise SpecError("early_terminate.min_iter", least, f"is not below max_iter ({steps})", hint)

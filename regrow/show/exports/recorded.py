@@ -207,7 +207,9 @@ def _opened(path: Path) -> Iterator[IO[str]]:
     try:
         checked(path, _MOST_BYTES)
         with (
-            gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
+            gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8-sig", newline="")
         ) as file:
             yield file
     except (OSError, EOFError, zlib.error) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -74,12 +75,12 @@ def _text(value: Any) -> str:
 
 def decades(low: float, high: float) -> list[tuple[float, str]]:
     """Return (position, label) of ticks on an axis whose positions are decimal logarithms."""
-    first, last = math.floor(low), math.ceil(high)
+    first, last = math.floor(low), math.floor(high)
     factors: tuple[float, ...] = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
     if high - low > 0.5:
         factors = (1,) if high - low > 2 else (1, 2, 5)
     found = [by * 10.0**n for n in range(first, last + 1) for by in factors]
-    ticks = [(math.log10(value), series.short(value)) for value in found]
+    ticks = [(math.log10(value), series.short(value)) for value in found if value]
     return [tick for tick in ticks if low - 1e-9 <= tick[0] <= high + 1e-9]
 
 
@@ -87,13 +88,14 @@ def ticks(low: float, high: float) -> list[float]:
     """Return four to eight round numbers between two values."""
     if low == high:
         return [low]
-    if not math.isfinite(high - low):
+    if not sys.float_info.min < (high - low) / 4 < math.inf:
         return [low, high]
     step = 10.0 ** math.floor(math.log10((high - low) / 4))
     step *= next(by for by in (1, 2, 5, 10) if (high - low) / (step * by) < 8)
     if low.is_integer() and high.is_integer():
         step = max(1.0, step)
+    digits = 12 - math.floor(math.log10(step))
     return [
-        round(n * step, 12)
+        round(n * step, digits)
         for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     ]

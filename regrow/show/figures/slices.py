@@ -96,7 +96,7 @@ def _points(
         place = axis.place(config)
         if place is not None and trial.best is not None:
             spread = 0.0 if axis.categories is None else series.spread(trial.number, SPREAD)
-            x = 10.0**place if axis.log else place + spread
+            x = config[axis.name] if axis.log else place + spread
             text = style.safe(series.short(config[axis.name]))
             found.append((x, trial.best[0], trial.number, text))
     return found

@@ -224,7 +224,7 @@ def objective_axis(
 
 def logarithmic(values: Sequence[float]) -> dict[str, Any]:
     """Return a logarithmic axis of positive values; with several powers of ten, a label each."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    low, high = (math.floor(math.log10(end)) for end in (min(values), max(values)))
     inside = [n for n in range(low, high + 1) if min(values) <= 10.0**n <= max(values)]
     if len(inside) < 2:
         return {"type": "log", "nticks": 4, "tickformat": "~g"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from regrow.search.bounds import LAST_TIME
 from regrow.search.durations import on_clock
 from regrow.search.history import History, cost
 from regrow.search.planning import budget, forecast, limits
@@ -78,4 +79,4 @@ def outcomes(history: History) -> list[tuple[str, str, str, str]]:
 
 
 def _iso(t: float) -> str:
-    return datetime.fromtimestamp(t, UTC).isoformat(timespec="seconds")
+    return datetime.fromtimestamp(min(t, LAST_TIME), UTC).isoformat(timespec="seconds")

@@ -255,7 +255,8 @@ def outcomes(
     found = view["experiments"]
 
     def counts(one: dict[str, Any], *keys: str) -> list[str]:
-        return [format(one[key], count) for key in keys]
+        # an experiment without a number of trials has no total
+        return [format(one[key], count) for key in keys if one[key] is not None]
 
     def least(title: str, key: str, shown: Callable[[Any], str]) -> ComparisonRow:
         values = [one[key] for one in found]

@@ -56,7 +56,7 @@ def asset(name: str, package: str = __name__) -> str:
     `static` of a package. Either may be missing.
     """
     found = [files(one) / "static" / name for one in dict.fromkeys((__name__, package))]
-    return "".join(file.read_text() for file in found if file.is_file())
+    return "".join(file.read_text(encoding="utf-8") for file in found if file.is_file())
 
 
 def digest(text: str) -> str:
