@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.clusters.description import KINDS, Cluster
+from regrow.infra.machine.given_files import resolved
 from regrow.infra.state.yaml_file import located, read_map
 from regrow.search.errors import SpecError
 
@@ -27,7 +28,7 @@ def read_cluster(path: Path) -> Cluster:
             if isinstance(getattr(cluster, key, None), str)
         }
         if output := getattr(cluster, "output", None):
-            absolute["output"] = str((path.parent / Path(output).expanduser()).resolve())
+            absolute["output"] = str(resolved(output, path.parent))
         return cluster.model_copy(update=absolute)
     except SpecError as error:
         raise located(error, path) from None
@@ -35,7 +36,7 @@ def read_cluster(path: Path) -> Cluster:
 
 def _beside(path: Path, written: str, key: str) -> Path:
     """Return the path of a file named relative to the one at `path`. Raises SpecError."""
-    found = (path.parent / Path(written).expanduser()).resolve()
+    found = resolved(written, path.parent)
     if not found.exists():
         raise SpecError(
             key, written, f"there is no file {found}", "write it relative to the cluster file"

@@ -25,6 +25,7 @@ from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.clusters.machines import UNREACHABLE, Remote
 from regrow.infra.clusters.unit import LEAVE_SECONDS
 from regrow.infra.clusters.unit_files import unit_name
+from regrow.infra.machine.given_files import expanded
 from regrow.infra.machine.versions import versions
 from regrow.infra.stores import open_root
 from regrow.search.errors import SpecError
@@ -295,7 +296,7 @@ class SshEngine:
 
     @property
     def _key(self) -> Path:
-        return Path(self.cluster.key).expanduser()
+        return expanded(self.cluster.key)
 
     def _command(self, rest: str) -> str:
         return unit_files.command(self.cluster, rest)

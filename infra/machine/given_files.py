@@ -1,7 +1,8 @@
-"""Files whose paths users give: read only if reading them ends."""
+"""Paths that users write; files there are read only if reading them ends."""
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -13,6 +14,22 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+
+
+def expanded(written: str | Path) -> Path:
+    """Return a path with `~` as the folder that it stands for. Raises UserError if that is none."""
+    try:
+        return Path(written).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{written}: {error}; write the whole path") from None
+
+
+def resolved(written: str | Path, beside: Path = Path()) -> Path:
+    """Return the absolute path that is meant, without symbolic links; a relative one begins at
+    `beside`. Raises UserError as `expanded` does.
+    """
+    # Not Path.resolve, which raises RuntimeError for a link to itself before Python 3.13.
+    return Path(os.path.realpath(beside / expanded(written)))
 
 
 def checked(path: Path, most_bytes: int) -> Path:

@@ -13,6 +13,7 @@ from regrow.cli import options
 from regrow.cli.console import plain_console
 from regrow.cli.options import option
 from regrow.cli.tables import plain_table
+from regrow.infra.machine.given_files import expanded
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.show.live.terminal import echo
@@ -288,7 +289,7 @@ def _absolute(pattern: Any, folder: Path) -> Any:
     """Return a pattern as an absolute path, as the station runs elsewhere; URLs unchanged."""
     if not isinstance(pattern, str) or "://" in pattern:
         return pattern
-    return str(folder / Path(pattern).expanduser())
+    return str(folder / expanded(pattern))
 
 
 def schedules(
