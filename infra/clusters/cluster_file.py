@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.infra.clusters.description import KINDS, Cluster
-from regrow.infra.machine.given_files import expanded
+from regrow.infra.machine.given_files import resolved
 from regrow.infra.state.yaml_file import located, read_map
 from regrow.search.errors import SpecError
 
@@ -28,9 +28,7 @@ def read_cluster(path: Path) -> Cluster:
             if isinstance(getattr(cluster, key, None), str)
         }
         if output := getattr(cluster, "output", None):
-            absolute["output"] = str(
-                (path.parent / expanded(output, f"{path}: output: ")).resolve()
-            )
+            absolute["output"] = str(resolved(output, path.parent, where=f"{path}: output: "))
         return cluster.model_copy(update=absolute)
     except SpecError as error:
         raise located(error, path) from None
@@ -38,7 +36,7 @@ def read_cluster(path: Path) -> Cluster:
 
 def _beside(path: Path, written: str, key: str) -> Path:
     """Return the path of a file named relative to the one at `path`. Raises SpecError."""
-    found = (path.parent / expanded(written, f"{path}: {key}: ")).resolve()
+    found = resolved(written, path.parent, where=f"{path}: {key}: ")
     if not found.exists():
         raise SpecError(
             key, written, f"there is no file {found}", "write it relative to the cluster file"

@@ -27,8 +27,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-from regrow.infra.machine import locks, private_files
-from regrow.infra.machine.given_files import expanded
+from regrow.infra.machine import given_files, locks, private_files
 from regrow.infra.machine.supervised import KILLED_SECONDS, Supervised, await_ready, spawn, until
 from regrow.infra.state import service_files
 from regrow.tasks.errors import RegrowError, UserError
@@ -84,7 +83,7 @@ class S3Server:
 def home(folder: Path | None = None) -> Path:
     """Return a server's folder; None: below $REGROW_HOME or the XDG data folder."""
     if folder is not None:
-        return expanded(folder, "--dir: ").resolve()
+        return given_files.resolved(folder, where="--dir: ")
     return service_files.home() / "s3"
 
 

@@ -107,7 +107,7 @@ def _found(folder: Path) -> Iterator[Path]:
 
 
 def _target(path: Path) -> Path:
-    return path.resolve() if path.is_symlink() else path
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _is_private(path: Path) -> bool:

@@ -1,7 +1,8 @@
-"""Files whose paths users give: read only if reading them ends."""
+"""Paths that users write; files there are read only if reading them ends."""
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -26,6 +27,14 @@ def expanded(written: str | Path, where: str = "") -> Path:
         raise UserError(
             f"{where}{written}: there is no home of this user; write the whole path"
         ) from None
+
+
+def resolved(written: str | Path, beside: Path = Path(), *, where: str = "") -> Path:
+    """Return the absolute path that is meant, without symbolic links; a relative one begins at
+    `beside`. Raises UserError as `expanded` does.
+    """
+    # Not Path.resolve, which raises RuntimeError for a link to itself before Python 3.13.
+    return Path(os.path.realpath(beside / expanded(written, where)))
 
 
 def checked(path: Path, most_bytes: int) -> Path:

@@ -30,7 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from regrow.infra.machine import locks, private_files
-from regrow.infra.machine.given_files import expanded
+from regrow.infra.machine.given_files import resolved
 from regrow.infra.stores import Root
 from regrow.infra.stores.local import unusable
 
@@ -74,7 +74,7 @@ def make(root: Root, beside: Path | None) -> None:
 def home() -> Path:
     """Return where services keep files if the state is remote: $REGROW_HOME, else XDG data."""
     if chosen := os.environ.get("REGROW_HOME"):
-        return expanded(chosen, "REGROW_HOME: ").resolve()
+        return resolved(chosen, where="REGROW_HOME: ")
     data = os.environ.get("XDG_DATA_HOME", "")
     # A relative XDG_DATA_HOME is ignored, as the XDG rules demand.
     base = Path(data) if os.path.isabs(data) else Path("~/.local/share").expanduser()

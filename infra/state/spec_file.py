@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from regrow.infra.log.reading import survey
-from regrow.infra.machine.given_files import expanded
+from regrow.infra.machine.given_files import resolved
 from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import located, read_map, write_map
 from regrow.search.errors import SpecError
@@ -93,7 +93,7 @@ def read_spec(
     data = overridden(data, changes)
     folder, place = data.get("working_dir"), path.parent
     if folder is None or isinstance(folder, str):
-        place = (path.parent / expanded(folder or ".", f"{path}: working_dir: ")).resolve()
+        place = resolved(folder or ".", path.parent, where=f"{path}: working_dir: ")
         data = {**data, "working_dir": str(place)}
     try:
         str(data.get("working_dir")).encode()

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from regrow.infra.machine import private_files
-from regrow.infra.machine.given_files import expanded
+from regrow.infra.machine import given_files, private_files
 from regrow.infra.machine.naming import UNSUPPORTED, NoSuchStep, publish
 from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix
 from regrow.tasks.errors import UserError
@@ -97,7 +96,7 @@ def _resolved(url: str) -> Path:
     """Return the absolute path at an address, without symbolic links."""
     root = path_at(url)
     try:
-        root = root.resolve()
+        root = given_files.resolved(root)
         str(root).encode()
         if not stat.S_ISDIR(root.stat().st_mode):
             raise UserError(
@@ -122,7 +121,7 @@ def _resolved(url: str) -> Path:
 def path_at(url: str) -> Path:
     """Return the path in an address: `~` is expanded, a URL is decoded. Raises UserError."""
     if not url.lower().startswith("file://"):
-        return expanded(url)
+        return given_files.expanded(url)
     parts = urlsplit(url)
     if parts.netloc not in {"", "localhost"} or not parts.path:
         raise UserError(

@@ -68,7 +68,11 @@ def up(
     resumes experiments. `regrow down` ends it.
     """
     if systemd or compose:
-        for line in _written(state, host, compose=compose, force=force, s3=s3):
+        try:
+            lines = _written(state, host, compose=compose, force=force, s3=s3)
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be written: {error.strerror}") from None
+        for line in lines:
             _say(line)
         return
     place = s3_server.home(folder)

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import pickle
 import re
 import symtable
@@ -108,7 +109,7 @@ def locate(path: str, folder: str | None) -> Path | None:
     if folder is not None and folder not in sys.path:
         sys.path.insert(0, folder)
     if place.endswith(".py"):
-        file = Path(folder or ".", place).resolve()
+        file = Path(os.path.realpath(Path(folder or ".", place)))
         if not file.is_file():
             raise _wrong(path, f"there is no file {file}", "put it back, or correct the path")
         return file

@@ -5,6 +5,7 @@ that the other has ended. The messages are msgspec structs; nothing else is deco
 from __future__ import annotations
 
 import hmac
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -33,8 +34,15 @@ class JsonLines:
         self._sending = threading.RLock()  # a signal's handler may send, too
 
     def send(self, message: object) -> bool:
-        """Send a message; return False if the peer has disconnected."""
-        return self._send(msgspec.json.encode(message))
+        """Send a message; return False if the peer has disconnected. What no UTF-8 can have, as a
+        part of a file's name, arrives as a question mark.
+        """
+        try:
+            line = msgspec.json.encode(message)
+        except UnicodeEncodeError:
+            plain = json.dumps(msgspec.to_builtins(message), ensure_ascii=False)
+            line = plain.encode(errors="replace")
+        return self._send(line)
 
     def prove(self, key: str) -> bool:
         """Send a shared key; return False if the peer has disconnected."""

@@ -172,6 +172,13 @@ def test_a_file_has_its_line_and_other_files_lie_beside_it(tmp_path: Path) -> No
     read = read_cluster(file)
     assert isinstance(read, Ssh)
     assert read.lock == str(tmp_path / "lock.txt")
+    (tmp_path / "loop").symlink_to("loop")
+    file.write_text(file.read_text().replace("lock.txt", "loop"))
+    with pytest.raises(SpecError, match=r"cluster\.yaml:6: lock: .*there is no file"):
+        read_cluster(file)
+    file.write_text(file.read_text().replace("loop", "~nobody-of-this-name/x"))
+    with pytest.raises(UserError, match="write the whole path"):
+        read_cluster(file)
 
 
 def test_variables_come_from_here_and_one_that_is_not_set_is_told() -> None:

@@ -1,6 +1,8 @@
 """What `regrow up --compose` writes."""
 
 import re
+import resource
+import signal
 import stat
 from importlib.metadata import version
 from pathlib import Path
@@ -36,14 +38,30 @@ def test_the_compose_file_is_whole_and_has_no_password(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_there_stays_and_so_do_passwords(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("MINE=1")
+    (tmp_path / ".env").write_bytes(b"MINE=\xe4")
     compose.write(tmp_path, force=False)
-    before = (tmp_path / ".env").read_text()
-    assert before.startswith("MINE=1\nPOSTGRES_PASSWORD=")
+    before = (tmp_path / ".env").read_bytes()
+    assert before.startswith(b"MINE=\xe4\nPOSTGRES_PASSWORD=")
     (tmp_path / "compose.yaml").write_text("mine")
     with pytest.raises(UserError, match="--force"):
         compose.write(tmp_path, force=False)
     assert (tmp_path / "compose.yaml").read_text() == "mine"
     compose.write(tmp_path, force=True)
     assert (tmp_path / "compose.yaml").read_text() != "mine"
-    assert (tmp_path / ".env").read_text() == before
+    assert (tmp_path / ".env").read_bytes() == before
+
+
+def test_a_disk_that_is_full_takes_no_password(tmp_path: Path) -> None:
+    compose.write(tmp_path, force=False)
+    env = tmp_path / ".env"
+    env.write_text("".join(env.read_text().splitlines(keepends=True)[:-1]).rstrip("\n"))
+    before, most = env.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, most[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            compose.write(tmp_path, force=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert env.read_bytes() == before

@@ -78,6 +78,7 @@ def folder(tmp_path: Path) -> Path:
             (folder / name).rmdir()
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(tmp_path / to)
+    (folder / "itself").symlink_to("itself")
     return folder
 
 

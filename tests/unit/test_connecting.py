@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,9 @@ input()
         process.kill()
 
 
+ORDER: dict[str, Any] = {"name": "digits", "folder": b"/\xff", "variables": [(b"A", b"\xff")]}
+
+
 @pytest.fixture
 def post(
     tmp_path: Path,
@@ -142,13 +146,13 @@ def test_a_driver_takes_the_order_with_its_token_whatever_came_before(
             with suppress(ConnectionError):
                 connection.sendall(said)
         threading.Thread(target=lambda: given_answer(given)).start()
-        taken = hand_over(folder, {"name": "digits"})
+        taken = hand_over(folder, ORDER)
     assert taken is not None
     taken[0].close()
 
 
 def given_answer(given: queue.SimpleQueue[tuple[DriverCommand, JsonLines]]) -> None:
     order, line = given.get()
-    assert order == DriverCommand(name="digits")
+    assert order == DriverCommand(**ORDER)
     line.send(DriverMessage(kind="taken"))
     line.close()

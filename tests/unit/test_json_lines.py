@@ -38,6 +38,12 @@ def test_messages_arrive_in_order_until_the_peer_has_ended(
     assert not line.send([4])
 
 
+def test_text_that_is_no_utf_8_arrives_without_it(ends: tuple[JsonLines, socket.socket]) -> None:
+    line, theirs = ends
+    assert line.send({"text": "a\udcff\n", "t": 0.5})
+    assert JsonLines(theirs).receive(msgspec.json.Decoder()) == {"text": "a?\n", "t": 0.5}
+
+
 @pytest.mark.parametrize(
     "sent", [b"[2", b"[" + b"2," * 50 + b"2]\n", b'{"a": 1}\n', b"[" * 19 + b"\n", b"\xff\n", b"\n"]
 )

@@ -95,6 +95,12 @@ def test_a_state_root_that_cannot_be_is_refused_in_words(state: str, said: str) 
         Places.at(state)
 
 
+def test_a_state_root_that_is_a_link_to_itself_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match="Too many levels of symbolic links"):
+        Places.at(str(tmp_path / "loop"))
+
+
 def test_code_in_a_folder_whose_name_is_not_utf_8_is_refused_in_words(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xffd"))
     folder.mkdir()

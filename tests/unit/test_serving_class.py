@@ -15,6 +15,7 @@ import pytest
 
 import regrow as rg
 from regrow.apps.serving.messages import TOKEN
+from regrow.apps.serving.mlflow_model import MODEL, ServedMlflowModel
 from regrow.apps.serving.running import token_in
 from regrow.apps.serving.serve import Count, ServeRequest
 from regrow.apps.serving.serve import serve as served
@@ -45,6 +46,10 @@ def written(folder: Path, text: str, name: str) -> str:
 def test_a_whole_class_is_found(tmp_path: Path) -> None:
     kind = found(f"{written(tmp_path, WHOLE, 'serve_whole')}:Good", str(tmp_path))
     assert issubclass(kind, rg.Served)
+
+
+def test_the_class_that_stands_for_logged_models_is_found() -> None:
+    assert found(MODEL, ".") is ServedMlflowModel
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from pydantic import BaseModel
 
 from regrow.apps.serving.served import Served
 
-MODEL = "regrow.apps.serving.mlflow_model:Logged"
-"""Its import path, used in place of the user's class."""
 PARQUET = "application/vnd.apache.parquet"
 HTTP_413 = 413
 
@@ -64,6 +62,10 @@ class ServedMlflowModel(Served):
         return self.Output(
             status=result.status, content_type=result.mimetype, body=str(result.response)
         )
+
+
+MODEL = f"{__name__}:{ServedMlflowModel.__name__}"
+"""Its import path, used in place of the user's class."""
 
 
 def values_in(asked: ServedMlflowModel.Input) -> int:

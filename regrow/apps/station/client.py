@@ -68,8 +68,8 @@ def run_there(
         "trials": trials,
         "retry_failed": retry_failed,
         "code": code,
-        "folder": os.getcwd(),
-        "variables": dict(os.environ),
+        "folder": os.getcwdb(),
+        "variables": list(os.environb.items()),
     }
     before = viewer.board.history.opened
     for attempt in range(ATTEMPTS):

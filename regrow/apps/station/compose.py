@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 
+from regrow.infra.machine import private_files
 from regrow.tasks.errors import UserError
 
 FILE, PASSWORDS = "compose.yaml", ".env"
@@ -56,12 +57,16 @@ def write(folder: Path, *, force: bool) -> list[str]:
         raise UserError(
             f"{file} is there already; --force writes it anew (the passwords in {PASSWORDS} stay)"
         )
-    known = _known(env)
-    new = {name: value for name, value in passwords().items() if name not in known}
+    content = env.read_bytes() if env.exists() else b""
+    known = {
+        line.partition("=")[0].strip()
+        for line in content.decode(errors="replace").splitlines()
+        if "=" in line and not line.startswith("#")
+    }
+    new = "".join(f"{name}={value}\n" for name, value in passwords().items() if name not in known)
     if new:
-        with os.fdopen(os.open(env, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as into:
-            os.fchmod(into.fileno(), 0o600)
-            into.write("".join(f"{name}={value}\n" for name, value in new.items()))
+        end = b"\n" if content and not content.endswith(b"\n") else b""
+        private_files.replace(Path(os.path.realpath(env)), content + end + new.encode())
     file.write_text(text())
     return [
         f"wrote {file}, and passwords into {env}, which only you can read; nothing was started",
@@ -80,18 +85,3 @@ def write(folder: Path, *, force: bool) -> list[str]:
         "  AWS_SECRET_ACCESS_KEY=S3_SECRET_KEY",
         "  REGROW_STATE=s3://regrow",
     ]
-
-
-def _known(env: Path) -> set[str]:
-    """Return the variables of a file, whose last line is completed to append to it."""
-    try:
-        content = env.read_text()
-    except FileNotFoundError:
-        return set()
-    if content and not content.endswith("\n"):
-        env.write_text(content + "\n")
-    return {
-        line.partition("=")[0].strip()
-        for line in content.splitlines()
-        if "=" in line and not line.startswith("#")
-    }

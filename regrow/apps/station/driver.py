@@ -186,7 +186,10 @@ def _run(order: DriverCommand, places: Places, say: Any) -> None:
         run_flow_run(order.flow_run, places, say)
         return
     own = set(os.environ)
-    typed = CallerContext.otherwise(order.folder, order.variables)
+    typed = CallerContext.otherwise(
+        os.fsdecode(order.folder),
+        {os.fsdecode(name): os.fsdecode(value) for name, value in order.variables},
+    )
     typed.take_over()
     spec = None if order.spec is None else Spec.parse(order.spec)
     if spec is not None and (

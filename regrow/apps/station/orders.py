@@ -36,8 +36,9 @@ class DriverCommand(msgspec.Struct, frozen=True, kw_only=True):
         retry_failed: whether its failed trials are retried.
         code: SHA-256 of a pickled trainable in its state; None for none, or as in its last session.
         flow_run: id of the flow run; None for a command.
-        folder: working directory of the calling shell; empty for a flow run.
-        variables: environment of the calling shell; empty for a flow run.
+        folder: working directory of the calling shell; empty for a flow run. Bytes, as the system
+            has it: it may not be UTF-8.
+        variables: environment of the calling shell, likewise; empty for a flow run.
 
     """
 
@@ -47,8 +48,8 @@ class DriverCommand(msgspec.Struct, frozen=True, kw_only=True):
     retry_failed: bool = False
     code: str | None = None
     flow_run: str | None = None
-    folder: str = ""
-    variables: dict[str, str] = {}
+    folder: bytes = b""
+    variables: list[tuple[bytes, bytes]] = []
 
 
 class DriverSignal(msgspec.Struct, frozen=True, kw_only=True):

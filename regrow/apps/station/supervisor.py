@@ -11,6 +11,7 @@ process restarts it.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -43,6 +44,7 @@ STEADY_SECONDS = 60.0
 """A part that ran for this long gets the short delay again."""
 LOG_BYTES = 20_000_000
 """A longer log is renamed when its part starts, and replaces the one that was renamed before."""
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -185,17 +187,26 @@ class Supervisor:
     def _supervise(self) -> None:
         written: Mapping[str, object] = {}
         while not self._ended.wait(LOOK_SECONDS):
-            self._keep_servers()
+            with suppress(OSError):  # here and below a full disk: what runs goes on
+                self._keep_servers()
             for running in self._running:
-                if running.alive:
-                    running.steady = running.steady or running.part.ready()
-                elif running.process is not None:
-                    running.ended(running.process)
-                elif time.monotonic() >= running.due and self._are_ready(running.part.after):
-                    running.start()
+                try:
+                    self._look_after(running)
+                except OSError as error:
+                    _LOG.warning("%s: %s; it is tried again", running.part.name, error)
+                    running.due = time.monotonic() + running.backoff.after(0.0)
             if (now := {one.part.name: _describe(one) for one in self._running}) != written:
-                record.write(self._folder / "parts.json", now)
-                written = now
+                with suppress(OSError):
+                    record.write(self._folder / "parts.json", now)
+                    written = now
+
+    def _look_after(self, running: RunningPart) -> None:
+        if running.alive:
+            running.steady = running.steady or running.part.ready()
+        elif running.process is not None:
+            running.ended(running.process)
+        elif time.monotonic() >= running.due and self._are_ready(running.part.after):
+            running.start()
 
     def _keep_servers(self) -> None:
         """Add parts for new servers; those no longer wanted end by themselves, and are removed."""

@@ -255,7 +255,10 @@ class Worker:
             known.get("flow_run") or auto_restart.flow_run_of(self._places, known["name"])
             for known in found.values()
         ]
-        record.write(self._folder / UNFINISHED, {"flow_runs": [run for run in runs if run]})
+        try:
+            record.write(self._folder / UNFINISHED, {"flow_runs": [run for run in runs if run]})
+        except OSError as error:  # a full disk
+            _LOG.warning("no next station continues what ran here: %s", error)
         for pid in busy:
             _signal(pid, signal.SIGTERM)
 

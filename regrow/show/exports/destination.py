@@ -56,7 +56,7 @@ def put(path: Path, data: Iterable[bytes]) -> None:
                     while rest:
                         rest = rest[stream.write(rest) :]
         else:
-            public_files.replace(path.resolve(), data)
+            public_files.replace(Path(os.path.realpath(path)), data)
     except OSError as error:
         raise _refused(path, error) from None
 
@@ -68,7 +68,7 @@ def print_message(path: Path, line: str) -> None:
 
 def _descriptor(path: Path) -> int | None:
     """Return which open descriptor of this process `path` is (/dev/stdout); None for none."""
-    if _DESCRIPTORS.fullmatch(str(path.parent.resolve())) and path.name.isdigit():
+    if _DESCRIPTORS.fullmatch(os.path.realpath(path.parent)) and path.name.isdigit():
         return int(path.name)
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
