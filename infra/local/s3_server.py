@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import fcntl
+import http.client
 import ipaddress
 import json
 import os
@@ -234,7 +235,12 @@ def _spawn(
     )
     server = S3Server(folder=folder, port=port, pid=child.pid, bucket=bucket)
     record = {name: value for name, value in asdict(server).items() if name != "folder"}
-    private_files.replace(folder / "server.json", json.dumps(record))
+    try:
+        private_files.replace(folder / "server.json", json.dumps(record))
+    except BaseException:  # a full disk: without a record nobody could end it
+        child.kill()
+        child.wait()
+        raise
     return server, child
 
 
@@ -403,3 +409,5 @@ def request(
     except urllib.error.HTTPError as error:
         with error:
             return int(error.code), error.read()
+    except http.client.HTTPException as error:  # it ended meanwhile, or is another kind of server
+        raise OSError(f"it answers with {error!r}") from error
