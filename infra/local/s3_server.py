@@ -199,7 +199,7 @@ def _spawn(
     _make_credentials(folder)
     ports = dict(zip(("s3", *_PARTS), range(port, port + 5), strict=True))
     options: dict[str, object] = {
-        "dir": folder / "data",
+        "dir": ".",  # its working folder: weed takes a comma for the end of a name
         "ip": "127.0.0.1",
         "ip.bind": "127.0.0.1",
         **{f"{part}.port": number for part, number in ports.items()},

@@ -76,7 +76,7 @@ def answered(ports: Iterable[int], certificates: Iterable[ssl.SSLContext | None]
 def test_no_inner_port_answers_a_stranger_and_a_folder_of_before_is_read_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, theirs = tmp_path / "s3", tmp_path / "theirs"
+    folder, theirs = tmp_path / "s3, ours", tmp_path / "theirs"
     theirs.mkdir()
     s3_server.mutual_tls(theirs)
     strangers = [None, with_certificate(None), with_certificate(theirs)]
