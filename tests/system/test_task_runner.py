@@ -332,7 +332,7 @@ def test_the_server_is_told_of_the_ends_that_it_missed_and_of_runs_that_it_never
     assert [run.state_type for run in runs] == [StateType.COMPLETED, StateType.FAILED]
 
 
-@pytest.mark.nightly  # 13 s for the 201; tests/system/test_prefect_story.py closes one
+@pytest.mark.nightly  # 13 s for the 201; tests/system/test_services_lost.py has a few
 def test_all_runs_of_a_lost_driver_are_closed_however_many(client: SyncPrefectClient) -> None:
     flow_run = client.create_flow_run(flow(lambda: None, name="lost"))
     ids = [
