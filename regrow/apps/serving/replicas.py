@@ -168,12 +168,20 @@ class Replicas:
         backoff = Backoff(*PATIENCE_SECONDS, steady=STEADY_SECONDS)
         ready = False
         while True:
+            began = time.monotonic()
             with self._lock:
                 if self._ending.is_set():
                     return
-                child = Child(structs.replace(self._setup, chosen=list(self._chosen.values())))
-                self._children[number] = child
-            began = time.monotonic()
+                try:
+                    child = Child(structs.replace(self._setup, chosen=list(self._chosen.values())))
+                except OSError as error:  # such as too many processes
+                    child = None
+                    _LOG.warning("%s cannot be started: %s", self._label(number), error)
+                else:
+                    self._children[number] = child
+            if child is None:
+                self._ending.wait(backoff.after(0.0))
+                continue
 
             def heard(word: ChildMessage, child: Child = child) -> None:
                 nonlocal ready
