@@ -334,7 +334,10 @@ def test_the_server_is_told_of_the_ends_that_it_missed_and_of_runs_that_it_never
 
 @pytest.mark.nightly  # 13 s for the 201; tests/system/test_services_lost.py has a few
 def test_all_runs_of_a_lost_driver_are_closed_however_many(client: SyncPrefectClient) -> None:
-    flow_run = client.create_flow_run(flow(lambda: None, name="lost"))
+    @flow
+    def lost() -> None: ...
+
+    flow_run = client.create_flow_run(lost)
     ids = [
         client.create_task_run(
             double, flow_run.id, dynamic_key=str(n), name=f"trial-{n}", state=Pending()

@@ -174,12 +174,13 @@ class Replicas:
                     return
                 try:
                     child = Child(structs.replace(self._setup, chosen=list(self._chosen.values())))
-                except OSError as error:  # such as too many processes
-                    child = None
-                    _LOG.warning("%s cannot be started: %s", self._label(number), error)
-                else:
                     self._children[number] = child
-            if child is None:
+                except OSError as error:  # such as too many processes
+                    why = str(error)
+                else:
+                    why = ""
+            if why:
+                _LOG.warning("%s cannot be started: %s", self._label(number), why)
                 self._ending.wait(backoff.after(0.0))
                 continue
 
