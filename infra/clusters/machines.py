@@ -36,10 +36,12 @@ class Remote:
         """Run a command in the login shell there, with `given` as its input. Exit code 255: it
         could not be reached.
         """
-        known = str(self.known_hosts).replace("%", "%%")  # ssh expands %
-        own = ("StrictHostKeyChecking=accept-new", f'UserKnownHostsFile="{known}"')
-        options = [word for option in (*_OPTIONS, *own) for word in ("-o", option)]
-        words = ["ssh", "-i", str(self.key), *options, "--", f"{self.user}@{self.address}"]
+        files = {"UserKnownHostsFile": self.known_hosts, "IdentityFile": self.key}
+        escaped = {name: str(file).replace("%", "%%") for name, file in files.items()}
+        own = (f'{name}="{file}"' for name, file in escaped.items())
+        asked = (*_OPTIONS, "StrictHostKeyChecking=accept-new", *own)
+        options = [word for option in asked for word in ("-o", option)]
+        words = ["ssh", *options, "--", f"{self.user}@{self.address}"]
         words.append(f"bash -lc {shlex.quote(command)}")
         try:
             return subprocess.run(

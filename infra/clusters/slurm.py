@@ -120,7 +120,7 @@ def script(
         "open-mode": "append",
         "signal": f"B:USR1@{_signal_seconds(cluster)}",
         "chdir": str(folder),
-        "output": str(output / "%x-%A_%a.out"),
+        "output": f"{str(output).replace('%', '%%')}/%x-%A_%a.out",
     }
     lines = ["#!/bin/bash"]
     for key, value in given.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import fcntl
+import http.client
 import ipaddress
 import json
 import os
@@ -198,7 +199,7 @@ def _spawn(
     _make_credentials(folder)
     ports = dict(zip(("s3", *_PARTS), range(port, port + 5), strict=True))
     options: dict[str, object] = {
-        "dir": folder / "data",
+        "dir": ".",  # its working folder: weed takes a comma for the end of a name
         "ip": "127.0.0.1",
         "ip.bind": "127.0.0.1",
         **{f"{part}.port": number for part, number in ports.items()},
@@ -234,7 +235,12 @@ def _spawn(
     )
     server = S3Server(folder=folder, port=port, pid=child.pid, bucket=bucket)
     record = {name: value for name, value in asdict(server).items() if name != "folder"}
-    private_files.replace(folder / "server.json", json.dumps(record))
+    try:
+        private_files.replace(folder / "server.json", json.dumps(record))
+    except BaseException:  # a full disk: without a record nobody could end it
+        child.kill()
+        child.wait()
+        raise
     return server, child
 
 
@@ -403,3 +409,5 @@ def request(
     except urllib.error.HTTPError as error:
         with error:
             return int(error.code), error.read()
+    except http.client.HTTPException as error:  # it ended meanwhile, or is another kind of server
+        raise OSError(f"it answers with {error!r}") from error

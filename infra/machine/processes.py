@@ -71,8 +71,9 @@ class ProcessGuard:
 
     def _send(self, what: dict[str, Any]) -> None:
         if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.write(json.dumps(what).encode() + b"\n")
-            self._guard.stdin.flush()
+            with suppress(BrokenPipeError):  # it was killed, and this process does what it can
+                self._guard.stdin.write(json.dumps(what).encode() + b"\n")
+                self._guard.stdin.flush()
 
     def kill(self) -> None:
         """Kill the processes with the mark at once."""

@@ -63,14 +63,9 @@ def sole(lock: Path, name: str, **record: str) -> Iterator[list[int]]:
 
 def sole_record(lock: Path) -> dict[str, Any]:
     """Return the record of the process that is `sole` now, with its id at `process`; empty for
-    none.
+    none, and while it starts.
     """
-    if not locks.is_held(lock):
-        return {}
-    try:
-        return dict(json.loads(lock.read_text()))
-    except ValueError:  # it is starting
-        return {}
+    return private_files.read_record(lock) if locks.is_held(lock) else {}
 
 
 def spawn(

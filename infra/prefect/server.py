@@ -362,7 +362,7 @@ def _spawn(
     schedules, host = homes.stays(home), homes.host(home)
     known = read_record(home)
     # One that was replaced on purpose had other services.
-    restarts = known.get("restarts", 0) + 1 if again and known["schedules"] == schedules else 0
+    restarts = known.get("restarts", 0) + 1 if again and known.get("schedules") == schedules else 0
     remark = replaced(home / "prefect.db")
     with ExitStack() as stack:
         listeners = [stack.enter_context(one) for one in _listen(port, last_port, host)]

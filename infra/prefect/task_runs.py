@@ -95,10 +95,14 @@ def crash(client: SyncPrefectClient, flow_run_id: UUID, until: float = math.inf)
     after `until` (seconds since 1970).
     """
     alive = TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
-    left = client.read_task_runs(
+    left: list[TaskRun] = []
+    while page := client.read_task_runs(
         flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])),
         task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=alive)),
-    )
+        limit=_BATCH,
+        offset=len(left),
+    ):
+        left += page
     for run in left:
         if run.state is not None and run.state.timestamp.timestamp() <= until:
             client.set_task_run_state(run.id, Crashed(message="its driver was lost"), force=True)

@@ -147,6 +147,8 @@ def main() -> None:
             fail(ExitCode.FAILED, f"standard output cannot be written: {why}")
         if lacks := exhausted(error):
             fail(ExitCode.FAILED, f"{lacks}; nothing is lost, `regrow resume` continues")
+        if isinstance(error, FileNotFoundError) and _is_gone():
+            fail(ExitCode.WRONG_INPUT, "the folder in which you are is gone; go to another")
         echo(traceback.format_exc(), error=True, end="")
         if hidden := hidden_module(error):
             fail(ExitCode.WRONG_INPUT, hidden)
@@ -159,6 +161,15 @@ def main() -> None:
     finally:
         # Skips the last garbage collection, which takes 0.4 s with the objects of Ray and Prefect.
         gc.freeze()
+
+
+def _is_gone() -> bool:
+    """Return whether the current folder was deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def hidden_module(error: BaseException) -> str:

@@ -71,6 +71,8 @@ def up(
         try:
             lines = _written(state, host, compose=compose, force=force, s3=s3)
         except OSError as error:
+            if error.filename is None:  # the current folder was deleted
+                raise
             raise UserError(f"{error.filename} cannot be written: {error.strerror}") from None
         for line in lines:
             _say(line)

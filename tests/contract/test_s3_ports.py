@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import ssl
@@ -13,6 +14,8 @@ import psutil
 import pytest
 
 from regrow.infra.local import s3_server
+from regrow.infra.machine import locks
+from regrow.tasks.process import background
 from tests.conftest import guarded_s3_server
 
 ASKED = ("GET /", "GET /buckets/regrow/?limit=9", "GET /regrow/kept", "PUT /buckets/regrow/kept", "DELETE /buckets/regrow/kept", "PUT /regrow/kept",
@@ -73,7 +76,7 @@ def answered(ports: Iterable[int], certificates: Iterable[ssl.SSLContext | None]
 def test_no_inner_port_answers_a_stranger_and_a_folder_of_before_is_read_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, theirs = tmp_path / "s3", tmp_path / "theirs"
+    folder, theirs = tmp_path / "s3, ours", tmp_path / "theirs"
     theirs.mkdir()
     s3_server.mutual_tls(theirs)
     strangers = [None, with_certificate(None), with_certificate(theirs)]
@@ -107,6 +110,29 @@ def test_no_inner_port_answers_a_stranger_and_a_folder_of_before_is_read_on(
             Path("/tmp").glob(f"seaweedfs-*-grpc-{str(server.port + 10_000)[:-1]}*.sock")
         )
         assert not any(stat.S_IMODE(path.lstat().st_mode) & 0o077 for path in [*made, *sockets])
+
+
+def test_a_server_of_which_no_record_can_be_kept_is_not_left(tmp_path: Path) -> None:
+    (tmp_path / "server.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        s3_server.start(tmp_path)
+    assert not locks.is_held(tmp_path / "server.lock")
+
+
+def test_what_is_no_server_of_http_at_its_port_is_told(tmp_path: Path) -> None:
+    pair = {"accessKey": "a", "secretKey": "b"}
+    (tmp_path / "identities.json").write_text(json.dumps({"identities": [{"credentials": [pair]}]}))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            with listener.accept()[0] as caller:
+                caller.sendall(b"hello\r\n")
+
+        background.start(answer, name="other")
+        other = s3_server.S3Server(folder=tmp_path, port=port, pid=1, bucket="b")
+        with pytest.raises(OSError, match="BadStatusLine"):
+            s3_server.request(other, "GET", "/b")
 
 
 def test_ports_whose_sockets_another_user_has_taken_are_not_chosen(

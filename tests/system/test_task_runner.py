@@ -26,12 +26,12 @@ from prefect.client.schemas.objects import State, StateType, TaskRun
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-from prefect.states import Completed, Crashed, Failed
+from prefect.states import Completed, Crashed, Failed, Pending
 from ray import cloudpickle
 
 from regrow.infra.prefect.server import prefect_server
 from regrow.infra.prefect.task_runner import OffloadTaskRunner, remote_options
-from regrow.infra.prefect.task_runs import otherwise, repair, settle
+from regrow.infra.prefect.task_runs import crash, otherwise, repair, settle
 from regrow.infra.ray.cluster import connect, disconnect
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers can't import a test module
@@ -330,6 +330,22 @@ def test_the_server_is_told_of_the_ends_that_it_missed_and_of_runs_that_it_never
     runs = [client.read_task_run(run_id) for run_id in (never, crashed)]
     assert [run.flow_run_id for run in runs] == [run.flow_run_id] * 2
     assert [run.state_type for run in runs] == [StateType.COMPLETED, StateType.FAILED]
+
+
+@pytest.mark.nightly  # 13 s for the 201; tests/system/test_services_lost.py has a few
+def test_all_runs_of_a_lost_driver_are_closed_however_many(client: SyncPrefectClient) -> None:
+    @flow
+    def lost() -> None: ...
+
+    flow_run = client.create_flow_run(lost)
+    ids = [
+        client.create_task_run(
+            double, flow_run.id, dynamic_key=str(n), name=f"trial-{n}", state=Pending()
+        ).id
+        for n in range(201)  # the server tells of 200 at a time
+    ]
+    crash(client, flow_run.id)
+    assert otherwise(client, dict.fromkeys(ids, StateType.CRASHED)) == set()
 
 
 def test_bodies_run_while_the_server_is_away_and_it_hears_of_them_later(

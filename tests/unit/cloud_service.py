@@ -55,6 +55,7 @@ class Service:
         there: what exists, by its path.
         asked: method and path of each request, in order.
         refused: a part of paths that are refused, with this message.
+        lost: a part of paths whose answers are lost, after they were obeyed; "": none.
         sets: bodies of scale sets, with what Azure never tells again.
         wrong: bodies that are not of the published form.
 
@@ -64,6 +65,7 @@ class Service:
         self.there: dict[str, Json] = {}
         self.asked: list[str] = []
         self.refused: tuple[str, str] | None = None
+        self.lost = ""
         self.wrong: list[str] = []
         self.sets: list[Json] = []
         self.address = ""
@@ -83,8 +85,11 @@ class Service:
             return 403, {"error": {"message": self.refused[1]}}
         try:
             if path.startswith("/subscriptions/"):
-                return self._azure(method, path, body)
-            return self._google(method, path, parse_qs(urlsplit(url).query), body)
+                answer = self._azure(method, path, body)
+            else:
+                answer = self._google(method, path, parse_qs(urlsplit(url).query), body)
+            lost = self.lost and self.lost in f"{method} {path}"
+            return (502, "<html>a page of the proxy's</html>") if lost else answer
         except Exception as error:
             self.wrong.append(f"{method} {path}: {error}")
             raise
@@ -131,11 +136,12 @@ class Service:
         if path in self.there:
             return 200, self.there[path]
         found = [one for name, one in self.there.items() if name.rpartition("/")[0] == path]
-        return (
-            (200, {"secrets" if last == "secrets" else "items": found})
-            if (last in _OF_GOOGLE)
-            else (404, {})
-        )
+        if last not in _OF_GOOGLE:
+            return 404, {}
+        place = int(query.get("pageToken", ["0+/="])[0].removesuffix("+/="))
+        page = {"secrets" if last == "secrets" else "items": found[place : place + 1]}
+        more = {"nextPageToken": f"{place + 1}+/="} if place + 1 < len(found) else {}
+        return 200, {**page, **more}
 
     def _operation(self) -> Json:
         return {"status": "RUNNING", "selfLink": f"{self.address}/compute/v1/operations/one"}

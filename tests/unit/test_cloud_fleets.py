@@ -60,6 +60,7 @@ ALL: dict[str, Json] = {
         ],
     },
 }
+SETS = "/subscriptions/s-1/resourceGroups/lab/providers/Microsoft.Compute"
 GROUPS = {"gcp": "instanceGroupManagers", "azure": "virtualMachineScaleSets"}
 MACHINES = {"gcp": gcp_machine, "azure": azure_machine}
 
@@ -234,6 +235,27 @@ def test_what_the_cloud_refuses_is_told_and_nothing_that_costs_is_left(
     clouds.refused = None
     assert clouds.names(GROUPS[cloud]) == clouds.names("secrets") == []
     assert objects(work) == []
+
+
+def test_what_was_made_although_the_answer_was_lost_is_not_left(
+    clouds: Service, cloud: str, work: AgentWork
+) -> None:
+    clouds.lost = f"PUT {SETS}" if cloud == "azure" else "POST /compute/v1/projects/lab-1/regions"
+    with pytest.raises(RegrowError, match=r": 502 Bad Gateway$"):
+        started(clouds, cloud, work)
+    assert clouds.names(GROUPS[cloud]) == clouds.names("secrets") == []
+
+
+def test_a_persons_own_machines_are_left_alone(
+    clouds: Service, cloud: str, work: AgentWork
+) -> None:
+    if cloud == "gcp":
+        place = "/compute/v1/projects/lab-1/regions/us-central1/instanceGroupManagers"
+        clouds.there[f"{place}/regrow-sweep-mine"] = {
+            "name": "regrow-sweep-mine",
+            "description": "not a map",
+        }
+    assert engine(cloud).offer(work) != []
 
 
 def test_mistakes_are_told_before_the_cloud_is_asked(

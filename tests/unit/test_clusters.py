@@ -145,11 +145,12 @@ def test_no_option_of_ssh_comes_after_the_name_of_a_machine(
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     remote = Remote(
-        address="-oProxyCommand=x", user="-Fx", key=tmp_path / "key", known_hosts=tmp_path / "a b%"
+        address="-oProxyCommand=x", user="-Fx", key=tmp_path / "k%", known_hosts=tmp_path / "a b%"
     )
     words = remote.run("true").stdout.decode().splitlines()
     assert words[words.index("--") + 1 :] == ["-Fx@-oProxyCommand=x", "bash -lc true"]
     assert f'UserKnownHostsFile="{tmp_path}/a b%%"' in words
+    assert f'IdentityFile="{tmp_path}/k%%"' in words
 
 
 @pytest.mark.parametrize("data", [AWS, SSH])
@@ -190,9 +191,10 @@ def test_variables_come_from_here_and_one_that_is_not_set_is_told() -> None:
         "B": "secret",
         "C": "x",
     }
-    with pytest.raises(SpecError) as wrong:
-        variables(cluster, {"THERE": "two\nlines", "NOT": "x"})
-    assert "two" not in str(wrong.value)
+    for value in ("two\nlines", "two\udcff"):
+        with pytest.raises(SpecError, match="put it into a file") as wrong:
+            variables(cluster, {"THERE": value, "NOT": "x"})
+        assert "two" not in str(wrong.value)
 
 
 def test_the_wheel_has_the_whole_package_and_can_be_imported_from(tmp_path: Path) -> None:

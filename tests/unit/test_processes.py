@@ -80,6 +80,23 @@ def test_a_guard_ends_although_a_forked_process_still_has_its_pipe() -> None:
     assert driver.returncode == 0
 
 
+KILLED = """
+import os
+from regrow.infra.machine.processes import ProcessGuard
+
+guard = ProcessGuard("REGROW_TEST=3")
+guard._guard.kill()
+guard._guard.wait()
+guard.include([2**22 + 1])  # there is none
+guard.then(["true"], unless_locked=os.devnull, delay=0.0)
+guard.finish()
+"""
+
+
+def test_a_guard_that_was_killed_ends_nothing() -> None:
+    subprocess.run([sys.executable, "-c", KILLED], check=True)
+
+
 INCLUDES = """
 import subprocess, sys, time
 from regrow.infra.machine.processes import ProcessGuard

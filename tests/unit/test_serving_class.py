@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import socket
 import threading
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 
 import regrow as rg
-from regrow.apps.serving.messages import TOKEN
+from regrow.apps.serving.messages import TOKEN, Setup
 from regrow.apps.serving.mlflow_model import MODEL, ServedMlflowModel
+from regrow.apps.serving.replicas import Replicas
 from regrow.apps.serving.running import token_in
 from regrow.apps.serving.serve import Count, ServeRequest
 from regrow.apps.serving.serve import serve as served
@@ -285,6 +287,19 @@ def test_replicas_are_a_number_and_with_ray_a_range() -> None:
     for wrong in ("0", "many", "8-2", "-2", "2-", "1-257"):
         with pytest.raises(SpecError, match=f'--replicas: "{wrong}": is no number of processes'):
             Count.parse(wrong, ray=True)
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    replicas = Replicas(Setup(experiment="a", model="no.py:No", code=str(tmp_path)), [], 1)
+    stop, before = threading.Event(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    threading.Timer(0.5, resource.setrlimit, (resource.RLIMIT_NOFILE, before)).start()
+    late = threading.Timer(60, stop.set)
+    late.start()
+    with pytest.raises(UserError, match="there is no file"):
+        replicas.start(stop=stop)
+    late.cancel()
 
 
 def test_an_experiment_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def written(cluster: Slurm) -> str:
         ["join", "/home/me/my work/sweep.yaml", "--state", "/shared/state"],
         name="sweep",
         comment="regrow:lab:1",
-        output=Path("/home/me/my work/slurm"),
+        output=Path("/home/me/my work/50%a"),
         folder=Path("/home/me/my work"),
     )
 
@@ -120,7 +120,7 @@ def test_the_file_for_sbatch_has_all_options_and_no_value_of_a_variable(
         "--open-mode=append",
         "--signal=B:USR1@22",
         "--chdir='/home/me/my work'",
-        "--output='/home/me/my work/slurm/%x-%A_%a.out'",
+        "--output='/home/me/my work/50%%a/%x-%A_%a.out'",
     }
     begin = lines.index("export MODE='a b'")
     assert lines[begin : begin + 6] == [

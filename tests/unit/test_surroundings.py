@@ -173,6 +173,19 @@ def test_what_a_machine_runs_out_of_later_is_named(name: str, most: int) -> None
     assert exhausted(BlockingIOError(errno.EAGAIN, "a lock")) == ""
 
 
+def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"rmdir {gone}; exec {sys.executable} -m regrow up --compose"
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=gone, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "regrow: the folder in which you are is gone; go to another\n",
+    )
+
+
 def test_little_memory_is_said_at_the_start(tmp_path: Path) -> None:
     root = cgroups(tmp_path, most="max", now="1")
     assert little_memory({}, root) is None

@@ -113,6 +113,19 @@ def test_a_process_that_died_while_it_was_made_shorter_loses_nothing(path: Path)
     assert Journal(path).pending() == [("a", event(1)), ("a", event(2))]
 
 
+def test_a_record_that_was_written_counts_where_the_file_cannot_be_made_shorter(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regrow.apps.station.triggers.journal.COMPACT_BYTES", 1)
+    journal, away = Journal(path), path.parent.with_name("away")
+    path.parent.rename(away)
+    journal.moved("a", "hook", {}, events=[event(1)])
+    away.rename(path.parent)
+    assert journal.pending() == [("a", event(1))]
+    journal.close()
+    assert Journal(path).pending() == [("a", event(1))]
+
+
 def test_a_schedule_that_is_gone_is_forgotten(path: Path) -> None:
     journal = Journal(path)
     journal.moved("a", "hook", {}, events=[event(1)])

@@ -10,6 +10,7 @@ import base64
 import getpass
 import secrets
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -109,19 +110,18 @@ class AzureAccount:
         """See FleetAccount. If one scale set is refused, none is left."""
         values = base64.b64encode(environment).decode()
         names: list[str] = []
-        try:
+        # What is to be deleted is noted before it is asked for: the answer may be lost.
+        with ExitStack() as made:
             for place in range(len(self._cluster.workers)):
                 script = self._script(order, prices, place).replace(fleet_export.VALUES, values)
                 packed = base64.b64encode(script.encode()).decode()
                 # Azure wants one. Nobody knows it, and nobody reaches the machine.
                 body = self._set(order, place, packed, f"aA1-{secrets.token_urlsafe(48)}")
-                name = self._name(order, place)
-                self._ask("PUT", self._url(f"{self._sets}/{name}", azure.VERSION), body)
-                names.append(name)
-        except BaseException:
-            for name in names:
-                self._ask("DELETE", self._url(f"{self._sets}/{name}", azure.VERSION))
-            raise
+                names.append(self._name(order, place))
+                url = self._url(f"{self._sets}/{names[-1]}", azure.VERSION)
+                made.callback(self._ask, "DELETE", url)
+                self._ask("PUT", url, body)
+            made.pop_all()
         return names
 
     def fleets(self) -> list[CloudFleet]:

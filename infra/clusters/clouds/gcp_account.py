@@ -10,6 +10,7 @@ import base64
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from typing import Any
 
@@ -93,20 +94,19 @@ class GcpAccount:
         name = fleet.base(self._cluster, order)
         secret = f"{self._secrets}/{name}"
         ids: list[str] = []
-        try:
+        # What is to be deleted is noted before it is asked for: the answer may be lost.
+        with ExitStack() as made:
+            made.callback(self._ask, "DELETE", secret)
             self._ask("POST", f"{self._secrets}?secretId={name}", gcp.secret(self._cluster))
             self._ask("POST", f"{secret}:setIamPolicy", gcp.readers(self._cluster))
             data = base64.b64encode(environment).decode()
             self._ask("POST", f"{secret}:addVersion", {"payload": {"data": data}})
             for place in range(len(self._cluster.workers)):
                 body = gcp.manager(self._cluster, order, place)
+                made.callback(self._do, "DELETE", f"{self._managers}/{body['name']}")
                 self._do("POST", self._managers, body)
                 ids.append(body["name"])
-        except BaseException:
-            self._ask("DELETE", secret)
-            for one in ids:
-                self._do("DELETE", f"{self._managers}/{one}")
-            raise
+            made.pop_all()
         return ids
 
     def fleets(self) -> list[CloudFleet]:
@@ -172,7 +172,8 @@ class GcpAccount:
         for one in self._ask.listed(url, "items", "nextPageToken"):
             tags: Any = None
             if one["name"].startswith(f"regrow-{self._cluster.name}-"):
-                tags = json.loads(one.get("description") or "null")
+                with suppress(ValueError):  # a person's own
+                    tags = json.loads(one.get("description") or "null")
             if isinstance(tags, dict) and tags.get(AGENTS_TAG) == self._cluster.name:
                 yield one, tags
 

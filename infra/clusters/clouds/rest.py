@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
@@ -52,13 +54,16 @@ class Rest:
         headers = {"Authorization": f"Bearer {self._known}"}
         try:
             answer = requests.request(method, url, json=body, headers=headers, timeout=150.0)
-            if answer.status_code == requests.codes.not_found and method in ("GET", "DELETE"):
-                return None
-            found: Json = answer.json() if answer.content else {}
-        except (requests.RequestException, ValueError) as error:
+        except requests.RequestException as error:
             raise RegrowError(f"{self._cloud}: {error}") from error
-        if not answer.ok:
-            raise RegrowError(f"{self._cloud}: {_message(found) or answer.reason}")
+        if answer.status_code == requests.codes.not_found and method in ("GET", "DELETE"):
+            return None
+        found: Any = None
+        with suppress(ValueError):  # the page of a proxy, say
+            found = answer.json() if answer.content else {}
+        if not answer.ok or not isinstance(found, dict):
+            why = _message(found) or f"{answer.status_code} {answer.reason}"
+            raise RegrowError(f"{self._cloud}: {why}")
         return found
 
     def listed(self, url: str, items: str, following: str) -> Iterator[Json]:
@@ -71,7 +76,7 @@ class Rest:
             yield from page.get(items, ())
             asked = page.get(following)
             if asked and "://" not in asked:
-                asked = f"{url}{'&' if '?' in url else '?'}pageToken={asked}"
+                asked = f"{url}{'&' if '?' in url else '?'}pageToken={quote(asked, safe='')}"
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -80,6 +85,6 @@ def until(holds: Callable[[], bool], what: str) -> None:
         raise RegrowError(f"after {WAIT_SECONDS:g} s {what}")
 
 
-def _message(answer: Json) -> str:
-    error = answer.get("error", {})
+def _message(answer: Any) -> str:
+    error = answer.get("error", {}) if isinstance(answer, dict) else {}
     return str(error.get("message", "")) if isinstance(error, dict) else str(error)

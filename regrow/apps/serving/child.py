@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 from msgspec import structs
 
@@ -37,12 +37,14 @@ SAMPLE_SECONDS = 1.0
 
 class Child:
     def __init__(self, setup: Setup) -> None:
+        """Start it. Raises OSError where no more processes may be started, say."""
         module = f"regrow.apps.serving.{'replica' if setup.ray is None else 'deployer'}"
         ours, theirs = socket.socketpair()
         self._line = JsonLines(ours)
         self.answers: queue.Queue[ChildMessage | None] = queue.Queue()
         """Its answers; None once it has ended."""
-        with theirs:
+        with theirs, ExitStack() as failed:
+            failed.callback(self._line.close)
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -50,6 +52,7 @@ class Child:
                 start_new_session=True,
                 env={**os.environ, METRICS_FOLDER: setup.metrics},
             )
+            failed.pop_all()
         self.say(setup)
 
     def say(self, order: ChildCommand) -> None:

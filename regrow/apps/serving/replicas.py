@@ -168,12 +168,21 @@ class Replicas:
         backoff = Backoff(*PATIENCE_SECONDS, steady=STEADY_SECONDS)
         ready = False
         while True:
+            began = time.monotonic()
             with self._lock:
                 if self._ending.is_set():
                     return
-                child = Child(structs.replace(self._setup, chosen=list(self._chosen.values())))
-                self._children[number] = child
-            began = time.monotonic()
+                try:
+                    child = Child(structs.replace(self._setup, chosen=list(self._chosen.values())))
+                    self._children[number] = child
+                except OSError as error:  # such as too many processes
+                    why = str(error)
+                else:
+                    why = ""
+            if why:
+                _LOG.warning("%s cannot be started: %s", self._label(number), why)
+                self._ending.wait(backoff.after(0.0))
+                continue
 
             def heard(word: ChildMessage, child: Child = child) -> None:
                 nonlocal ready

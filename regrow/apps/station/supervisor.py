@@ -187,7 +187,7 @@ class Supervisor:
     def _supervise(self) -> None:
         written: Mapping[str, object] = {}
         while not self._ended.wait(LOOK_SECONDS):
-            with suppress(OSError):  # here and below a full disk: what runs goes on
+            with suppress(OSError):  # here and below a full disk, which ends nothing that runs
                 self._keep_servers()
             for running in self._running:
                 try:

@@ -13,6 +13,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -126,16 +127,17 @@ class Journal:
         self._size += len(line)
         self._apply(record)
         if self._size > max(COMPACT_BYTES, 4 * self._least):
-            self.compact()
+            with suppress(OSError):  # a full disk: the record is written, and a later one tries
+                self.compact()
 
     def compact(self) -> None:
         """Replace the file by one with the same state in as few records as possible."""
         whole = b"".join(map(_encoded, self._snapshot()))
         private_files.replace(self._path, whole)
-        sync_folder(self._path.parent)
-        self._file.close()
+        self._file.close()  # at once: what was written into it now would be lost
         self._file = _opened(self._path)
         self._size = self._least = len(whole)
+        sync_folder(self._path.parent)
 
     def _snapshot(self) -> Iterable[dict[str, Any]]:
         for name, known in self._known.items():
