@@ -93,7 +93,8 @@ def read_spec(
     data = overridden(data, changes)
     folder, place = data.get("working_dir"), path.parent
     if folder is None or isinstance(folder, str):
-        place = (path.parent / expanded(folder or ".", f"{path}: working_dir: ")).resolve()
+        written = expanded(folder or ".", f"{path}: working_dir: ")
+        place = Path(os.path.realpath(path.parent / written))
         data = {**data, "working_dir": str(place)}
     try:
         str(data.get("working_dir")).encode()

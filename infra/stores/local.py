@@ -97,7 +97,7 @@ def _resolved(url: str) -> Path:
     """Return the absolute path at an address, without symbolic links."""
     root = path_at(url)
     try:
-        root = root.resolve()
+        root = Path(os.path.realpath(root))  # a loop of links fails below, not in here
         str(root).encode()
         if not stat.S_ISDIR(root.stat().st_mode):
             raise UserError(
