@@ -22,6 +22,7 @@ from regrow.result import Result as Log
 from regrow.result import open as open_log
 from regrow.search.planning.planner import seed_for
 from regrow.search.samplers import suggests
+from regrow.search.spec import as_name
 from regrow.tasks.attempt.trainable import unpickled
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import number_of
@@ -326,7 +327,7 @@ def opened(path: str, *, state: str | None = None, name: str | None = None) -> L
     Raises UserError if there is none.
     """
     root, _, last = str(path).rstrip("/").rpartition("/")
-    own, name = state or root or ".", name or last
+    own, name = state or root or ".", name or as_name(last, "tune")
     try:
         return open_log(name, own)
     except UserError:
