@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from ray import tune
 
 from regrow.experiment import store_trainable
@@ -43,6 +44,7 @@ def reporting(config: dict[str, Any]) -> None:
                 "list": np.array([1.0, 2.0]),
                 "nested": {"a": {"b": i}},
                 "none": None,
+                "half": "\ud800",
             }
         )
 
@@ -62,6 +64,7 @@ def test_what_was_reported_comes_back_as_it_was(tuned: Tuned) -> None:
     assert (told["list"], told["none"]) == ([1.0, 2.0], None)
     types = {name: type(told[name]) for name in ("step", "count", "trial", "np", "up", "flag")}
     assert types == dict.fromkeys(types, int) | {"np": float, "up": float, "flag": bool}
+    assert told["half"] == "?"
     assert told["training_iteration"] == 2
     assert type(told["training_iteration"]) is int
     assert told["done"] is True
@@ -90,9 +93,6 @@ def test_the_path_of_a_result_has_the_files_that_scripts_read(tuned: Tuned) -> N
         assert list(table["score"]) == [0.0, 1.0]
 
 
-def failing_once(config: dict[str, Any]) -> None:
-    start = 0
-    if (checkpoint := tune.get_checkpoint()) is not None:
 def test_a_best_one_is_the_greatest_or_the_least_and_by_no_other_word(tuned: Tuned) -> None:
     grid = tuned(reporting, {"lr": tune.grid_search([0.1, 0.2])})
     with pytest.raises(ValueError, match="mode='maximize' is neither 'max' nor 'min'"):
@@ -111,6 +111,9 @@ def test_names_that_look_alike_without_their_odd_letters_are_different_experimen
     assert opened(f"{root}/a b").name == Path(grids[0].experiment_path).name
 
 
+def failing_once(config: dict[str, Any]) -> None:
+    start = 0
+    if (checkpoint := tune.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
             start = int(Path(folder, "step").read_text()) + 1
     for step in range(start, 4):
