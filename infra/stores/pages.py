@@ -121,8 +121,8 @@ class FolderPages:
 
     def _path(self, key: str) -> Path:
         path = self._folder / check_key(key)
-        inside = self._folder.resolve() / key
-        if path.parent.resolve() != inside.parent:
+        inside = Path(os.path.realpath(self._folder)) / key
+        if os.path.realpath(path.parent) != str(inside.parent):
             raise UserError(f"{path.parent} is a link, which leads elsewhere; remove it")
         return path
 

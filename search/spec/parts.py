@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import textwrap
+import zlib
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
@@ -49,6 +50,19 @@ _UNITS = {
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 """Form of an experiment's name."""
+
+
+def as_name(written: str, otherwise: str) -> str:
+    """Return the name of an experiment that another tool calls `written`: the same if it has the
+    form, else its letters, with what tells it from others of the same letters. `otherwise`: the
+    letters of one that has none.
+    """
+    if re.fullmatch(NAME, written):
+        return written
+    letters = re.sub(r"[^A-Za-z0-9_.-]+", "-", written).strip("-._")[:54] or otherwise
+    return f"{letters}-{zlib.crc32(written.encode(errors='backslashreplace')):08x}"
+
+
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Seconds = Annotated[Number, BeforeValidator(bounded, json_schema_input_type=Span)]
 """A number, or text such as "10min"."""

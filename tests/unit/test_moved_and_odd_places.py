@@ -22,6 +22,8 @@ from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import read_spec
 from regrow.infra.stores.local import LocalStore
+from regrow.infra.stores.pages import open_pages
+from regrow.search.errors import SpecError
 from regrow.search.events import encode
 from regrow.tasks.errors import UserError
 from tests.unit.simulated import created, opened
@@ -112,6 +114,17 @@ def test_code_in_a_folder_whose_name_is_not_utf_8_is_refused_in_words(tmp_path: 
 def test_code_in_the_home_of_nobody_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("name: x\nworking_dir: ~nobody-of-this-name/x\n")
     with pytest.raises(UserError, match=r"x\.yaml: working_dir: ~nobody.*write the whole path"):
+        read_spec(tmp_path / "x.yaml")
+
+
+def test_a_link_to_itself_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match=r"loop cannot be used \(Too many levels"):
+        Places.at(str(tmp_path / "loop"))
+    with pytest.raises(UserError, match="cannot be read: Too many levels"):
+        open_pages(str(tmp_path / "loop")).read("share.json")
+    (tmp_path / "x.yaml").write_text("name: x\nworking_dir: loop\n")
+    with pytest.raises(SpecError, match="is missing"):
         read_spec(tmp_path / "x.yaml")
 
 

@@ -452,7 +452,7 @@ def test_run_config_keeps_checkpoints_retries_and_names() -> None:
         ),
     )
     _, spec = found({"a": tune.uniform(0, 1)}, metric="m", mode="max", run=run)
-    assert (spec.name, spec.state, spec.retries.error) == ("my-run-1", "/tmp/some", 2)
+    assert (spec.name, spec.state, spec.retries.error) == ("my-run-1-8ee8c7b1", "/tmp/some", 2)
     assert (spec.checkpoint.keep_best, spec.checkpoint.keep_last, spec.checkpoint.every_steps) == (
         3,
         1,

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from ray import tune
 
 from regrow.experiment import store_trainable
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.analysis import ExperimentAnalysis
-from regrow.integrations.tune.results import Result, ResultGrid
+from regrow.integrations.tune.results import Result, ResultGrid, opened
 from regrow.search.events import Created, Opened, Proposed
 from regrow.search.spec import Spec
 from tests.unit import exported
@@ -43,6 +44,7 @@ def reporting(config: dict[str, Any]) -> None:
                 "list": np.array([1.0, 2.0]),
                 "nested": {"a": {"b": i}},
                 "none": None,
+                "half": "\ud800",
             }
         )
 
@@ -62,6 +64,7 @@ def test_what_was_reported_comes_back_as_it_was(tuned: Tuned) -> None:
     assert (told["list"], told["none"]) == ([1.0, 2.0], None)
     types = {name: type(told[name]) for name in ("step", "count", "trial", "np", "up", "flag")}
     assert types == dict.fromkeys(types, int) | {"np": float, "up": float, "flag": bool}
+    assert told["half"] == "?"
     assert told["training_iteration"] == 2
     assert type(told["training_iteration"]) is int
     assert told["done"] is True
@@ -88,6 +91,24 @@ def test_the_path_of_a_result_has_the_files_that_scripts_read(tuned: Tuned) -> N
         table = pd.read_csv(folder / "progress.csv")
         assert list(table["nested/a/b"]) == [0, 1]
         assert list(table["score"]) == [0.0, 1.0]
+
+
+def test_a_best_one_is_the_greatest_or_the_least_and_by_no_other_word(tuned: Tuned) -> None:
+    grid = tuned(reporting, {"lr": tune.grid_search([0.1, 0.2])})
+    with pytest.raises(ValueError, match="mode='maximize' is neither 'max' nor 'min'"):
+        grid.get_best_result("score", "maximize")
+    assert list(grid.get_dataframe("score", "min")["score"]) == [0.0, 0.0]
+    assert list(grid.get_dataframe("score")["score"]) == [1.0, 1.0]  # the last ones, as in Ray
+
+
+def test_names_that_look_alike_without_their_odd_letters_are_different_experiments(
+    tuned: Tuned,
+) -> None:
+    names = ("a b", "a/b", "\u5b9e\u4e00", "\u5b9e\u4e8c")
+    grids = [tuned(reporting, {"lr": 0.1}, run=tune.RunConfig(name=name)) for name in names]
+    assert len({grid.experiment_path for grid in grids}) == len(names)
+    root = Path(grids[0].experiment_path).parent
+    assert opened(f"{root}/a b").name == Path(grids[0].experiment_path).name
 
 
 def failing_once(config: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def test_what_is_only_alike_is_said() -> None:
         27,
         {"grace_period": 3, "reduction_factor": 3},
     )
-    assert Spec.parse(made).name == "My-sweep"
+    assert re.fullmatch("My-sweep-[0-9a-f]{8}", Spec.parse(made).name)
 
 
 def test_a_random_sweep_runs_as_often_as_its_cap_says_also_in_a_small_space() -> None:

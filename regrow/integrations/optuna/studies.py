@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import uuid
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,7 +21,7 @@ from regrow.integrations.optuna.storing import Storage
 from regrow.integrations.optuna.trials import Trials
 from regrow.search.history import History
 from regrow.search.samplers.optuna_study_model import quiet
-from regrow.search.spec import NAME
+from regrow.search.spec import as_name
 
 _LOG = optuna.logging.get_logger("optuna.study")
 
@@ -215,14 +213,12 @@ def get_all_study_summaries(
 def _named(name: str | None) -> str:
     if name is None:
         return f"no-name-{uuid.uuid4()}"
-    if re.fullmatch(NAME, name):
-        return name
-    letters = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:54] or "study"
-    # what tells it from another name with the same letters, which would be the same study
-    made = f"{letters}-{zlib.crc32(name.encode(errors='backslashreplace')):08x}"
-    _LOG.warning(
-        "the study %r is called %r here: a name has letters, digits, '-', '_' and '.'", name, made
-    )
+    if (made := as_name(name, "study")) != name:
+        _LOG.warning(
+            "the study %r is called %r here: a name has letters, digits, '-', '_' and '.'",
+            name,
+            made,
+        )
     return made
 
 

@@ -22,6 +22,7 @@ from regrow.result import Result as Log
 from regrow.result import open as open_log
 from regrow.search.planning.planner import seed_for
 from regrow.search.samplers import suggests
+from regrow.search.spec import as_name
 from regrow.tasks.attempt.trainable import unpickled
 from regrow.tasks.errors import UserError
 from regrow.tasks.trial.metric_values import number_of
@@ -137,7 +138,7 @@ class Result:
             value = number_of(self._rows[step - 1].get(metric))
             if value is not None and math.isfinite(value):
                 values[step] = value
-        best = max if mode == "max" else min
+        best = _best(mode)
         return self._restored(best(values, key=values.__getitem__)) if values else None
 
     def _restored(self, step: int | None) -> Any:
@@ -164,18 +165,20 @@ class Result:
         if not values:
             return None
         if scope == "all":
-            return max(values) if mode == "max" else min(values)
+            best: float = _best(mode)(values)
+            return best
         return sum(values) / len(values)
 
     def row(self, metric: str | None, mode: str | None) -> dict[str, Any]:
-        """Return the report at which `metric` is best, None: the last one; without any, its id."""
-        rows = [
-            row for row in self._rows if metric is None or number_of(row.get(metric)) is not None
-        ]
-        if not rows:
-            return {"trial_id": self.trial_id}
-        best = max if mode == "max" else min
-        return rows[-1] if metric is None else best(rows, key=lambda row: float(row[metric]))
+        """Return the report at which `metric` is best; without metric or mode the last one, without
+        any its id.
+        """
+        rows, none = self._rows, {"trial_id": self.trial_id}
+        if metric is None or mode is None:
+            return rows[-1] if rows else none
+        rows = [row for row in rows if number_of(row.get(metric)) is not None]
+        best: dict[str, Any] = _best(mode)(rows, key=lambda row: float(row[metric]), default=none)
+        return best
 
     def __repr__(self) -> str:
         shown = {k: v for k, v in self.metrics.items() if isinstance(v, float | int)}
@@ -250,12 +253,12 @@ class ResultGrid:
             raise ValueError("no metric is given: write get_best_result(metric=..., mode=...)")  # noqa: TRY004 - as Ray raises it
         if not isinstance(mode, str):
             raise ValueError("no mode is given: write get_best_result(mode='min' or 'max')")  # noqa: TRY004 - as Ray raises it
+        best = _best(mode)
         finite = filter_nan_and_inf
         values = [result.value(metric, mode, scope, finite=finite) for result in self._results]
         known = {number: value for number, value in enumerate(values) if value is not None}
         if not known:
             raise RuntimeError(f"no trial of {self._log.name} reported a finite {metric!r}")
-        best = max if mode == "max" else min
         return self._results[best(known, key=known.__getitem__)]
 
     def get_dataframe(
@@ -284,6 +287,13 @@ class ResultGrid:
 
     def __repr__(self) -> str:
         return f"ResultGrid<[{', '.join(map(repr, self._results))}]>"
+
+
+def _best(mode: str) -> Any:
+    """Return the function `max` or `min`. Raises ValueError, as Ray does, for another word."""
+    if mode not in ("max", "min"):
+        raise ValueError(f"mode={mode!r} is neither 'max' nor 'min'")
+    return max if mode == "max" else min
 
 
 def _raised(reason: str) -> type[Exception]:
@@ -326,7 +336,7 @@ def opened(path: str, *, state: str | None = None, name: str | None = None) -> L
     Raises UserError if there is none.
     """
     root, _, last = str(path).rstrip("/").rpartition("/")
-    own, name = state or root or ".", name or last
+    own, name = state or root or ".", name or as_name(last, "tune")
     try:
         return open_log(name, own)
     except UserError:

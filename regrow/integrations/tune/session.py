@@ -203,7 +203,9 @@ def _plain(value: Any) -> Any:
     """Return a value in JSON's types as Tune writes it: arrays as lists, other objects as text."""
     if isinstance(value, float) and not isinstance(value, bool):
         return value if math.isfinite(value) or math.isnan(value) else str(value)
-    if value is None or isinstance(value, str | int):
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()  # a log has no half of a surrogate pair
+    if value is None or isinstance(value, int):
         return value
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]

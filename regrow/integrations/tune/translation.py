@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +26,7 @@ from regrow.integrations.tune.trainables import CHDIR, Trainable
 from regrow.search.errors import SpecError
 from regrow.search.samplers.random_search import drawn
 from regrow.search.space import Space
+from regrow.search.spec import as_name
 
 ENDLESS = 100_000
 """Number of samples if `num_samples=-1` asks for as many as the time allows."""
@@ -94,8 +94,10 @@ def translated(arguments: TuneArguments, default_name: str) -> Translation:
         schedule.own.set_search_properties(metric, mode or "max")
     stop = stopping(run.stop)
     space, trials, points = _space(arguments, config, search, schedule, notes)
-    wanted = arguments.name or run.name or default_name
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", wanted).strip("-_.")[:63] or "tune"
+    wanted = arguments.name or run.name
+    name = as_name(wanted or default_name, "tune")
+    if wanted not in (None, "", name):
+        notes.append(f"name: {wanted!r} is called {name} here")
     options: dict[str, Any] = {
         "name": name,
         "space": space.space,

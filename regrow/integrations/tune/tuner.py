@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -120,7 +121,7 @@ class ScriptSession:
         key = found.options.get("state"), name
         self._taken[key] = count = self._taken.get(key, 0) + 1
         if count > 1:
-            found.options["name"] = f"{name}-{count}"
+            found.options["name"] = f"{name[: 62 - len(str(count))]}-{count}"
             object.__setattr__(found.trainable, "experiment", found.options["name"])
         return found
 
@@ -148,7 +149,8 @@ def _default_name(trainable: Any) -> str:
     """Return the script's name and the trainable's: with Tune's time each run would be another."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     own = trainable if isinstance(trainable, str) else getattr(trainable, "__name__", "trainable")
-    return f"{Path(script).stem}-{own}" if script else own
+    name = f"{Path(script).stem}-{own}" if script else own
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-_.")[:63] or "tune"
 
 
 class Tuner:

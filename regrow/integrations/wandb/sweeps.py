@@ -16,6 +16,7 @@ from regrow.integrations.wandb.rows import STEPS
 from regrow.integrations.wandb.sweep_space import Notes, cells, group, known, nested
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
+from regrow.search.spec import as_name
 from regrow.search.spec.command import ALL, ENV
 
 PACKAGE = "REGROW_WANDB_PACKAGE"
@@ -211,8 +212,7 @@ def _with_ours(spec: dict[str, Any], given: Any) -> dict[str, Any]:
 
 
 def _name(sweep: Mapping[str, Any], stem: str, notes: Notes) -> str:
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", str(sweep.get("name") or stem))
-    name = plain.strip("-._")[:63] or "sweep"
+    name = as_name(str(sweep.get("name") or stem), "sweep")
     if sweep.get("name") and name != sweep["name"]:
         notes.append(("name", f"it is called {name} here"))
     return name
