@@ -80,7 +80,10 @@ def table(rows: Any, columns: Sequence[object] | None = None) -> Content:
         columns, rows = list(rows.columns), rows.values.tolist()  # a data frame
     if isinstance(rows, Mapping):
         columns = list(rows)
-        rows = list(zip(*rows.values(), strict=True))
+        try:
+            rows = list(zip(*rows.values(), strict=True))
+        except (TypeError, ValueError) as error:
+            raise ReportError(f"log_table: a map takes columns of one length: {error}") from None
     found = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str) else None
     if found is None or any(isinstance(row, str) or not isinstance(row, Iterable) for row in found):
         raise ReportError(

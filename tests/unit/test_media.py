@@ -393,7 +393,7 @@ def test_rows_become_a_table() -> None:
     assert read({"a": [1, 2], "b": [3, 4]}) == read(pd.DataFrame({"a": [1, 2], "b": [3, 4]}))
     assert read([[1, 2]])["columns"] == ["1", "2"]
     assert read([["half \ud800"]])["data"] == [["half ?"]]
-    for wrong in (5, "text", ["text"], [[1], [1, 2]]):
+    for wrong in (5, "text", ["text"], [[1], [1, 2]], {"a": [1], "b": [1, 2]}, {"a": 1}):
         with pytest.raises(ReportError, match="log_table"):
             content.table(wrong)
 
