@@ -125,7 +125,7 @@ from regrow.search.spec import When
 
 clocks._LOOK_SECONDS = 0.5
 for given in ({"cron": "0 0 30 2 *"}, *({"rrule": f"FREQ=DAILY;{rest}"} for rest in (
-    "UNTIL=20990101T000000Z", "INTERVAL=-1", "COUNT=0", "INTERVAL=0"
+    "UNTIL=20990101T000000Z", "COUNT=0", "INTERVAL=0"
 ))):
     try:
         clocks.clock(When(**given))
@@ -139,7 +139,6 @@ def test_times_that_never_come_are_told() -> None:
     assert done.stdout.splitlines() == [
         "says no times (failed to find next date)",
         "says no times (RRULE UNTIL values must be specified in UTC when DTSTART is timezone-aware)",
-        "says no times (day is out of range for month)",
         "never comes",
         "has no next time that is found within 0.5 s",
     ], "and the last search ends with its process"
