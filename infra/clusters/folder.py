@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from regrow.infra.clusters.description import Cluster
-from regrow.infra.machine import locks
+from regrow.infra.machine import locks, private_files
 from regrow.infra.state import service_files
 from regrow.search.errors import SpecError
 
@@ -27,8 +27,8 @@ class Folder:
 
     def make(self) -> Folder:
         """Create the folder if needed, and return this object."""
-        self.engine.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.path.chmod(0o700)
+        for folder in (self.path, self.engine):
+            private_files.folder(folder)
         return self
 
     @contextmanager

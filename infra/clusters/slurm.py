@@ -20,7 +20,7 @@ from regrow.infra.clusters.agents import Agent, AgentWork, Output, Submission, S
 from regrow.infra.clusters.description import Slurm
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.machine import private_files
-from regrow.infra.machine.supervised import until
+from regrow.infra.machine.supervised import last_lines, until
 from regrow.tasks.errors import RegrowError, UserError
 
 SIGNAL_SECONDS = 120
@@ -252,7 +252,7 @@ class SlurmEngine:
         return [
             Output(
                 title=str(file),
-                lines=file.read_text(errors="replace").strip().splitlines()[-20:],
+                lines=last_lines(file)[-20:],
                 t=file.stat().st_mtime,
             )
             for file in files

@@ -31,6 +31,8 @@ from regrow.infra.machine.supervised import (
     Backoff,
     Supervised,
     await_ready,
+    end_of,
+    last_lines,
     sole,
     sole_record,
     spawn,
@@ -109,7 +111,7 @@ class Unit:
             self._unpack()
             # keep the end of a log that has grown
             if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
-                self.log.write_bytes(self.log.read_bytes()[-_LOG_BYTES:])
+                self.log.write_bytes(end_of(self.log, _LOG_BYTES))
             if _has_manager():
                 shutil.copyfile(self.folder / self._service, _services() / self._service)
                 _ask_manager("daemon-reload")
@@ -288,7 +290,7 @@ def _ask_manager(*words: str) -> None:
 
 
 def _last(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    lines = last_lines(log) if log.exists() else []
     return lines[-1] if lines else ""
 
 

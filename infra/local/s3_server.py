@@ -102,9 +102,7 @@ def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tup
             private_files.folder(folder) / "start.lock", "a", opener=private_files.opener
         )
     except OSError as error:
-        raise UserError(
-            f"the folder {folder} cannot be used ({error.strerror}); name another one with --dir"
-        ) from error
+        raise _unusable(folder, error) from error
     with starting:
         locks.hold(starting)
         if (server := running(folder)) is not None:
@@ -118,13 +116,11 @@ def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tup
         with open(folder / "server.lock", "a", opener=private_files.opener) as lock:
             # The child inherits the lock and keeps it until it ends.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            server, child = _spawn(
-                program,
-                folder,
-                lock.fileno(),
-                _free_port(port, _record(folder).get("port")),
-                bucket,
-            )
+            its_port = _free_port(port, _record(folder).get("port"))
+            try:
+                server, child = _spawn(program, folder, lock.fileno(), its_port, bucket)
+            except OSError as error:  # a full disk
+                raise _unusable(folder, error) from error
         try:
             _await_service(server, lambda: child.poll() is None, child.pid)
         except BaseException:
@@ -133,6 +129,12 @@ def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tup
             raise
         _children[child.pid] = child
         return server, True
+
+
+def _unusable(folder: Path, error: OSError) -> UserError:
+    return UserError(
+        f"the folder {folder} cannot be used ({error.strerror}); name another one with --dir"
+    )
 
 
 def running(folder: Path) -> S3Server | None:

@@ -148,8 +148,9 @@ class PasswordEntry(Entry):
     def _first_use(self, token: str) -> bool:
         """Mark a valid token as used. Returns False if it was used before."""
         for mark in self._used.iterdir():
-            if mark.stat().st_mtime < time.time() - login.LINK_SECONDS:
-                mark.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another server of the station was faster
+                if mark.stat().st_mtime < time.time() - login.LINK_SECONDS:
+                    mark.unlink()
         try:
             os.close(os.open(self._used / digest(token).hex(), os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:

@@ -34,6 +34,8 @@ END_SECONDS = 5.0
 """Seconds in which a server ends that is asked to."""
 KILLED_SECONDS = 10.0
 """Seconds for a killed process to be gone."""
+_END_BYTES = 1 << 16
+"""Bytes of a log in which its last lines are looked for."""
 TICK = 0.05
 """Seconds between two looks at a process."""
 
@@ -249,6 +251,18 @@ def responds(url: str, seconds: float = 1.0) -> bool:
 def last_line(log: Path) -> str:
     """Return the last line that a process has written, for an error."""
     with suppress(OSError):
-        if lines := log.read_text(errors="replace").strip().splitlines():
+        if lines := last_lines(log):
             return lines[-1]
     return "it said nothing"
+
+
+def last_lines(log: Path) -> list[str]:
+    """Return the lines at the end of a log, which may be of any size. Raises OSError."""
+    return end_of(log, _END_BYTES).decode(errors="replace").strip().splitlines()
+
+
+def end_of(log: Path, most: int) -> bytes:
+    """Return the last bytes of a log, `most` at most. Raises OSError."""
+    with log.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)

@@ -16,12 +16,15 @@ from regrow.search.durations import in_words
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
 from regrow.search.spec import When
+from regrow.tasks.process import background
 
 _HINTS = {
     "cron": 'write minute, hour, day of the month, month, day of the week: "0 2 * * *"',
     "every": 'write seconds, or text such as "6h"',
     "rrule": 'write a rule of RFC 5545: "FREQ=WEEKLY;BYDAY=MO;BYHOUR=2;BYMINUTE=0;BYSECOND=0"',
 }
+_LOOK_SECONDS = 10.0
+"""Seconds to find the next time; 0.1 are normal."""
 
 
 def clock(when: When) -> dict[str, Any] | None:
@@ -54,18 +57,30 @@ def clock(when: When) -> dict[str, Any] | None:
         # them.
         anchor = datetime(2020, 1, 1, tzinfo=zone).astimezone(UTC)
         made = {"interval": given, "anchor_date": anchor.isoformat(), "timezone": "UTC"}
+    if problem := _wrong(made, given):
+        raise SpecError(f"when.{key}", given, problem, _HINTS[key])
+    return made
+
+
+def _wrong(made: Mapping[str, Any], given: Any) -> str:
+    """Return what is wrong with times that Prefect computes; "": nothing."""
     from regrow.infra.prefect.private import next_times
 
-    try:
-        coming = next_times(made, 1)
-    except ValidationError as error:
-        message = str(error.errors(include_url=False)[0]["ctx"].get("error", ""))
-        why = message.rpartition(": ")[2].strip('"')
-        problem = "says no times" if why == given else f"says no times ({why})"
-        raise SpecError(f"when.{key}", given, problem, _HINTS[key]) from None
-    if not coming:
-        raise SpecError(f"when.{key}", given, "never comes", _HINTS[key])
-    return made
+    found: list[str] = []
+
+    def look() -> None:
+        try:
+            found.append("" if next_times(made, 1) else "never comes")
+        except ValidationError as error:
+            message = str(error.errors(include_url=False)[0].get("ctx", {}).get("error", ""))
+            why = message.rpartition(": ")[2].strip('"')
+            found.append("says no times" if why == given else f"says no times ({why})")
+        except ValueError as error:  # of Prefect's libraries, such as for a 30th of February
+            found.append(f"says no times ({error})")
+
+    # Their search for the next time has no end, such as for FREQ=DAILY;INTERVAL=0.
+    background.start(look, name="next-time").join(_LOOK_SECONDS)
+    return found[0] if found else f"has no next time that is found within {_LOOK_SECONDS:g} s"
 
 
 def in_short(clock: Mapping[str, Any]) -> str:

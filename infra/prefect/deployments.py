@@ -244,7 +244,8 @@ def _scheduled(client: SyncPrefectClient, deployment: DeploymentResponse) -> Sch
         one.schedule.model_dump(mode="json") for one in deployment.schedules if one.active or paused
     ]
     clocks = [one for one in clocks if {"cron", "interval", "rrule"} & {*one}]
-    when = deployment.parameters.get("when") or {}
+    when = deployment.parameters.get("when")
+    when = when if isinstance(when, dict) else {}  # a person may have changed it in Prefect's page
     zone = next((ZoneInfo(one["timezone"]) for one in [when, *clocks] if one.get("timezone")), None)
     coming = [] if paused else sorted(at for one in clocks for at in next_times(one, _NEXT))[:_NEXT]
     words = [*map(in_short, clocks), *triggers_in_short(when, deployment.name)]

@@ -15,6 +15,7 @@ import pytest
 
 from regrow.infra.local import s3_server
 from regrow.infra.machine import locks
+from regrow.tasks.errors import UserError
 from regrow.tasks.process import background
 from tests.conftest import guarded_s3_server
 
@@ -114,7 +115,7 @@ def test_no_inner_port_answers_a_stranger_and_a_folder_of_before_is_read_on(
 
 def test_a_server_of_which_no_record_can_be_kept_is_not_left(tmp_path: Path) -> None:
     (tmp_path / "server.json").mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(UserError, match="cannot be used"):
         s3_server.start(tmp_path)
     assert not locks.is_held(tmp_path / "server.lock")
 

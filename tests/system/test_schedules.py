@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Completed
 
@@ -142,6 +143,13 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
     assert (one["paused"], one["next"]) == (True, [])
     schedules(resume="digits")
     assert listed(capsys)[0]["next"][0].endswith("03:00:00+00:00")
+    with client_of(server) as client:
+        known = deployments.known(client, "digits")
+        changed = DeploymentUpdate(
+            parameters={**known.parameters, "when": "at night"}, enforce_parameter_schema=False
+        )
+        client.update_deployment(known.id, changed)
+        assert deployments.listed(client)[0].words == "0 3 * * * UTC", "whatever a person wrote"
     schedules(delete="digits")
     assert listed(capsys) == []
     assert json.loads(secrets.read_text()) == {}

@@ -176,6 +176,7 @@ def test_a_link_logs_one_browser_in_once_at_the_server_that_it_is_for(tmp_path: 
     assert other.request("HEAD", link.partition("#")[0]).status_code == 401, (
         "only who reads the page has used it"
     )
+    (tmp_path / "gone").symlink_to("nowhere")  # as a mark that another server removes meanwhile
     first = browser.get(link)
     assert (first.status_code, "location.replace(there)" in first.text, "told" in first.text) == (
         200,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -161,6 +162,17 @@ def test_a_long_body_is_refused_before_it_is_all_read(client: httpx.Client) -> N
 
     answer = client.post("/hooks/nightly", headers=BEARER, content=endless())
     assert answer.status_code == 413
+
+
+def test_a_caller_who_ends_early_is_no_error_of_the_page(
+    capfd: pytest.CaptureFixture[str], client: httpx.Client, places: Places
+) -> None:
+    head = b"POST /hooks/nightly HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"
+    with socket.create_connection(("127.0.0.1", client.base_url.port or 0)) as caller:
+        caller.sendall(head)
+    assert client.post("/hooks/nightly", headers=BEARER).status_code == 202
+    assert len(waiting(places)) == 1
+    assert capfd.readouterr().err == ""
 
 
 def test_secrets_that_cannot_be_read_are_told_and_nobody_is_let_in(

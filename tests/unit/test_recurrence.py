@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -113,6 +115,33 @@ def test_cron_comes_once_on_a_day_on_which_its_hour_is_left_out_or_comes_twice(
     assert [f"{at:%m-%dT%H%M}" for at in odd] == (["03-29T0130"] if day == CHANGES[0] else []), (
         "as the hour begins that is left out"
     )
+
+
+NEVER = """
+import prefect.server.schemas.schedules, regrow.infra.prefect.private
+from regrow.infra.prefect import clocks
+from regrow.search.errors import SpecError
+from regrow.search.spec import When
+
+clocks._LOOK_SECONDS = 0.5
+for given in ({"cron": "0 0 30 2 *"}, *({"rrule": f"FREQ=DAILY;{rest}"} for rest in (
+    "UNTIL=20990101T000000Z", "COUNT=0", "INTERVAL=0"
+))):
+    try:
+        clocks.clock(When(**given))
+    except SpecError as error:
+        print(error.problem)
+"""
+
+
+def test_times_that_never_come_are_told() -> None:
+    done = subprocess.run([sys.executable, "-c", NEVER], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "says no times (failed to find next date)",
+        "says no times (RRULE UNTIL values must be specified in UTC when DTSTART is timezone-aware)",
+        "never comes",
+        "has no next time that is found within 0.5 s",
+    ], "and the last search ends with its process"
 
 
 def test_only_names_of_the_schedule_s_own_form_are_its_experiments() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import regrow as rg
+from regrow.apps.serving import image
 from regrow.apps.serving.messages import TOKEN, Setup
 from regrow.apps.serving.mlflow_model import MODEL, ServedMlflowModel
 from regrow.apps.serving.replicas import Replicas
@@ -308,6 +309,14 @@ def test_an_experiment_that_is_not_there_is_told(tmp_path: Path) -> None:
         UserError, match=r"there is no experiment 'kepd' in .* \(there: kept\); did you mean 'kept'"
     ):
         served(Places.at(str(tmp_path)), asked("kepd"))
+
+
+def test_a_place_that_takes_no_image_is_told(tmp_path: Path) -> None:
+    Kept(LocalStore(tmp_path / "state" / "kept"))
+    (tmp_path / "file").write_text("")
+    places = Places.at(str(tmp_path / "state"))
+    with pytest.raises(UserError, match=r"--image: .*/file/image cannot be written \("):
+        image.write(places, "kept", model="a.py:A", trial=None, folder=tmp_path / "file" / "image")
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:

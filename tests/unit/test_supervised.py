@@ -51,6 +51,15 @@ def test_one_that_ends_first_is_not_waited_for(start: Start, tmp_path: Path) -> 
     assert last_line(tmp_path / "log") == "sorry"
 
 
+def test_the_last_line_of_a_log_is_found_without_reading_all_of_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.truncate(1 << 40)  # without blocks on the disk
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nthe last one\n")
+    assert last_line(log) == "the last one"
+
+
 def test_one_that_is_late_is_not_waited_for(start: Start) -> None:
     process = start(ENDLESS)
     why = await_ready(lambda _: False, process.is_alive, seconds=0.0, what="serve")

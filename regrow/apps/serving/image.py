@@ -57,8 +57,11 @@ def write(places: Places, name: str, *, model: str, trial: int | None, folder: P
     if trial is not None and trial >= len(history.trials):
         raise UserError(f"--trial: {name!r} has no trial {trial} (it has {len(history.trials)})")
     best = candidates(history, trial)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name[:50]}-", dir=folder.parent))
+    except OSError as error:
+        raise _refused(folder, error) from error
     try:
         restored = restore(places.store(name), [one.manifest for one in best], made / MODEL)
         found = next((one for one in best if one.manifest == restored.manifest), None)
@@ -82,9 +85,16 @@ def write(places: Places, name: str, *, model: str, trial: int | None, folder: P
         (made / shipping.wheel_name()).write_bytes(shipping.wheel())
         made.chmod(0o755)
         made.replace(folder)
+    except OSError as error:
+        raise _refused(folder, error) from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return chosen
+
+
+def _refused(folder: Path, error: OSError) -> UserError:
+    why = error.strerror or error
+    return UserError(f"--image: {folder} cannot be written ({why}); name another folder")
 
 
 def _needed(made: Path, code: Path) -> ImageNeeds:

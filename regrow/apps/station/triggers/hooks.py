@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from fastapi import APIRouter, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from regrow.apps.station.triggers.inbox import put
 from regrow.apps.station.triggers.payloads import acceptable
@@ -109,8 +110,11 @@ def _no_number(word: str) -> NoReturn:
 
 async def _body(request: Request) -> bytes:
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise HTTPException(413, f"the body is longer than {MOST_BYTES} bytes")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_BYTES:
+                raise HTTPException(413, f"the body is longer than {MOST_BYTES} bytes")
+    except ClientDisconnect:  # no error of the page's, whose log would have a traceback
+        raise HTTPException(400, "the body ended early") from None
     return bytes(body)
