@@ -96,7 +96,12 @@ def add(store: Store, text: str, *, tags: Iterable[str] = (), untags: Iterable[s
             f"the note has {len(note.text):,} characters, at most {MOST_TEXT:,} are possible; link"
             " to the rest"
         )
-    data = msgspec.json.encode(note)
+    try:
+        data = msgspec.json.encode(note)
+    except UnicodeEncodeError:
+        raise UserError(
+            "the note has bytes that are not UTF-8; write it in a terminal whose encoding is UTF-8"
+        ) from None
     numbers = (key.removeprefix(PREFIX).partition(".")[0] for key in store.list(PREFIX))
     # foreign files, as a file manager leaves them, have none
     number = max((int(one) for one in numbers if one.isdecimal()), default=0) + 1

@@ -83,7 +83,7 @@ def test_what_users_wrote_is_no_markup_no_template_and_no_formula_to_plotly() ->
     nasty = "<b>$x$ %{y} & </script>"
     history = run(
         space={
-            nasty.replace(".", ""): {"choice": ["<i>one</i>", "%{x}"]},
+            nasty.replace(".", ""): {"choice": ["<i>one</i>", "%{x}", "\x1b[31m"]},
             "lr": {"uniform": [0.001, 0.1]},
         },
         metric=nasty,
@@ -94,7 +94,7 @@ def test_what_users_wrote_is_no_markup_no_template_and_no_formula_to_plotly() ->
         made = figure(rows_of(history), name)
         if made is not None:
             written = json.dumps(json.loads(made.to_json()))  # Plotly.py writes "<" as "\\u003c"
-            for raw in ("<b>$", "<b>&#36;", "<i>one", "%{y} &", "</script", "$x$"):
+            for raw in ("<b>$", "<b>&#36;", "<i>one", "%{y} &", "</script", "$x$", "\\u001b"):
                 assert raw not in written.replace("<b>&lt;", ""), f"{raw} in {name}"
 
 

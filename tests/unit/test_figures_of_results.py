@@ -17,6 +17,7 @@ from regrow.show.figures import (
     learning_curves,
     optimization_history,
     parallel_coordinates,
+    parameters,
     pareto_front,
     series,
     slices,
@@ -196,6 +197,12 @@ def test_a_logarithmic_parameter_is_drawn_in_its_logarithm(histories: dict[str, 
     panel = next(t for t in made_by(slices, history).data if "lr" in t.hovertemplate)
     assert made_by(slices, history).layout.xaxis.type == "log"
     assert all(1e-4 <= x <= 1e-1 for x in panel.x)
+
+
+def test_an_axis_has_ticks_of_any_numbers_and_not_too_many() -> None:
+    assert parameters.ticks(1e-15, 5e-15) == [1e-15, 2e-15, 3e-15, 4e-15, 5e-15]
+    assert parameters.ticks(0.0, 5e-324) == [0.0, 5e-324]
+    assert len(parameters.decades(-323.3, 308.2)) < 24
 
 
 def test_what_matters_is_the_most_important_also_where_no_trial_is_done() -> None:

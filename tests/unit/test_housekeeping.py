@@ -183,6 +183,8 @@ def test_a_tag_that_is_none_is_refused(places: Places, tag: str) -> None:
         notes.add(places.known("kinds"), "", tags=[tag])
     with pytest.raises(UserError, match="nothing to note"):
         notes.add(places.known("kinds"), " ")
+    with pytest.raises(UserError, match="not UTF-8"):
+        notes.add(places.known("kinds"), "gr\udcf6\udcdfer")  # typed in Latin-1
 
 
 def test_what_was_noted_is_shown_wherever_the_experiment_is(

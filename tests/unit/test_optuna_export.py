@@ -258,6 +258,13 @@ def test_a_database_has_row_for_row_what_optuna_itself_would_write(
         ), table
 
 
+def test_a_name_that_a_database_cannot_hold_is_refused(
+    unfinished_history: History, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="cannot be written"):
+        study(unfinished_history, storage=f"sqlite:///{tmp_path / 'x.db'}", name="\udcff")
+
+
 def test_what_is_read_back_is_what_was_written(unfinished_history: History, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     made, found = (

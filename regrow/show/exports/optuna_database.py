@@ -66,7 +66,7 @@ def copy(study: optuna.Study, source: BaseStorage, url: str) -> optuna.Study:
         hint = "choose another name (--study-name), or delete that one with `optuna delete-study`"
         problem = f"{shown_url(url)} has a study {study.study_name!r} already"
         raise UserError(f"{problem}, and nothing is overwritten; {hint}") from None
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, UnicodeEncodeError) as error:  # a name of half a surrogate pair
         raise UserError(f"{shown_url(url)} cannot be written: {_first_line(error)}") from None
     return optuna.load_study(study_name=study.study_name, storage=storage)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from regrow.search.history import History
 from regrow.show.figures import series
 from regrow.show.views.names import middle
+from regrow.tasks.output.traces import one_line
 
 Figure: TypeAlias = Any
 """A figure of Plotly, which has no types, and is imported once a figure is drawn."""
@@ -238,7 +239,7 @@ def logarithmic(values: Sequence[float]) -> dict[str, Any]:
 
 def safe(text: object, most: int = 80) -> str:
     """Escape a user's text for Plotly's HTML, templates and formulas, cut in its middle to `most`
-    cells.
+    cells. Control characters are escaped, too: no picture can be made of a figure that has one.
     """
-    cut = middle(" ".join(str(text)[:LIMIT].split()), most)
+    cut = middle(one_line(str(text)[:LIMIT]), most)
     return html.escape(cut, quote=False).replace("%{", "%&#123;").replace("$", "&#36;")
