@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 HEAD = """
-import os, signal, socket, sys, tempfile, threading
+import os, resource, signal, socket, sys, tempfile, threading
 from regrow.tasks.process.restored import restored
 terminated = lambda number, frame: None
 signal.signal(signal.SIGTERM, terminated)
@@ -34,6 +34,10 @@ with restored():
             "signal.getsignal(signal.SIGTERM) is terminated",
         ),
         ("signal.alarm(1)", "signal.alarm(0) == 0"),
+        (
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (9, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))",
+            "resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 9",
+        ),
     ],
 )
 def test_the_next_attempt_finds_its_process_as_it_was(
