@@ -36,7 +36,7 @@ def stop(
     request = request_stop(store)
     deadline = time.monotonic() + wait
     while runs(places, name) or (led and not _is_over(store)):
-        if time.monotonic() > deadline:
+        if not time.monotonic() < deadline:  # also for NaN
             raise UserError(
                 f"{name} was asked to stop but still runs after {wait:g} s; {_driver(store)}"
             )

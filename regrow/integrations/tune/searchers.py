@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from regrow.integrations.tune.arguments import Arguments
@@ -67,7 +68,7 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
     if name != "BasicVariantGenerator":  # which draws at random, as ours does
         say(f"search: {name} is regrow's {search}")
     seeds = [given.get(key) for key in ("seed", "random_state_seed", "random_state")]
-    seed = next((one for one in seeds if isinstance(one, int)), 0)
+    seed = next((int(one) for one in seeds if isinstance(one, Integral)), 0)  # NumPy's, too
     startup = given.get("n_initial_points")
     begins = search == "tpe" and isinstance(startup, int)
     space = given.get("space")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,9 @@ def translated(arguments: TuneArguments, default_name: str) -> Translation:
     """Translate a Tuner. Raises SpecError for what has no counterpart."""
     from ray.tune import CheckpointConfig, FailureConfig
 
+    if not isinstance(arguments.param_space, Mapping):
+        hint = 'write param_space={"lr": tune.loguniform(1e-4, 1e-1)}'
+        raise SpecError("param_space", arguments.param_space, "is not a map of names", hint)
     notes: list[str] = []
     config, run = Arguments.of_settings(arguments.tune), Arguments.of_settings(arguments.run)
     failures, keeping = (
@@ -217,7 +221,12 @@ def _space(
 
 
 def _samples(config: Arguments) -> int:
-    samples: int = config.num_samples
+    try:
+        samples = operator.index(config.num_samples)
+    except TypeError:
+        hint = "write num_samples=10"
+        given = config.num_samples
+        raise SpecError("num_samples", given, "is not a whole number", hint) from None
     if samples < 0 and config.time_budget_s is None:
         raise SpecError(
             "num_samples", samples, "never ends", "give time_budget_s as well, or a number"
