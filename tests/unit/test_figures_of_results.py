@@ -22,6 +22,7 @@ from regrow.show.figures import (
     slices,
     style,
 )
+from regrow.show.figures.parameters import decades
 from regrow.show.views import summaries
 from tests.unit.figured import ASHA, SPEC, TWO, lines, made_by, metrics, run, traces
 from tests.unit.told import its_rows, remember
@@ -196,6 +197,7 @@ def test_a_logarithmic_parameter_is_drawn_in_its_logarithm(histories: dict[str, 
     panel = next(t for t in made_by(slices, history).data if "lr" in t.hovertemplate)
     assert made_by(slices, history).layout.xaxis.type == "log"
     assert all(1e-4 <= x <= 1e-1 for x in panel.x)
+    assert 5 < len(decades(-300.0, 0.0)) < 15
 
 
 def test_what_matters_is_the_most_important_also_where_no_trial_is_done() -> None:

@@ -79,7 +79,8 @@ def decades(low: float, high: float) -> list[tuple[float, str]]:
     factors: tuple[float, ...] = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
     if high - low > 0.5:
         factors = (1,) if high - low > 2 else (1, 2, 5)
-    found = [by * 10.0**n for n in range(first, last + 1) for by in factors]
+    every = max(1, round((high - low) / 10))
+    found = [by * 10.0**n for n in range(first, last + 1, every) for by in factors]
     ticks = [(math.log10(value), series.short(value)) for value in found if value]
     return [tick for tick in ticks if low - 1e-9 <= tick[0] <= high + 1e-9]
 
