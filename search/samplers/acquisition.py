@@ -97,7 +97,7 @@ def _middles(domain: Domain, at: Floats) -> Floats:
     if isinstance(domain, Int) and domain.log:
         low, high = math.log(domain.low - 0.5), math.log(domain.high + 0.5)
         whole = np.clip(np.round(np.exp(low + (high - low) * at)), domain.low, domain.high)
-        return np.asarray((np.log(whole) - low) / (high - low))
+        return np.asarray((np.log(whole) - low) / ((high - low) or 1.0))
     return np.asarray((np.minimum(np.floor(at * cells), cells - 1) + 0.5) / cells)
 
 

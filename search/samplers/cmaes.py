@@ -86,18 +86,15 @@ class CmaEs:
         self._ahead: tuple[tuple[int, ...], Generation] | None = None
 
     def ask(self, number: int, seed: int) -> Proposal:
-        """See Sampler; never None. `seed` counts modulo 2**32.
-
-        Raises ValueError if a generation was updated by a trial whose value is missing.
-        """
+        """See Sampler; never None. `seed` counts modulo 2**32."""
         generation = self._folded()
         parents: tuple[int, ...] | None = None
         ended = sorted(self._values.get(generation.number, ()))
         if len(ended) >= generation.popsize:
             parents = tuple(ended[: generation.popsize])
             generation = self._next(generation, parents)
-        elif number in (noted := self._opened.get(generation.number, {})) and number == min(noted):
-            parents = noted[number]
+        elif (noted := self._noted(generation.number)) is not None and noted[0] == number:
+            parents = noted[1]
         x = generation.draw(seed % 2**32)
         state: dict[str, Json] = {"generation": generation.number, "x": x}
         if parents is not None:
@@ -137,9 +134,17 @@ class CmaEs:
             from regrow.search.samplers.cmaes_model import Generation
 
             self._generation = Generation.first(self._start())
-        while noted := self._opened.get(self._generation.number + 1):
-            self._generation = self._next(self._generation, noted[min(noted)])
+        while (noted := self._noted(self._generation.number + 1)) is not None:
+            self._generation = self._next(self._generation, noted[1])
         return self._generation
+
+    def _noted(self, generation: int) -> tuple[int, tuple[int, ...]] | None:
+        """Return the first trial that recorded what the generation was updated by, and the trials
+        it recorded; None if there is none. A record with a trial that the user dropped is void.
+        """
+        values = self._values.get(generation - 1, {})
+        notes = sorted(self._opened.get(generation, {}).items())
+        return next((note for note in notes if values.keys() >= {*note[1]}), None)
 
     def _next(self, generation: Generation, parents: tuple[int, ...]) -> Generation:
         if (
@@ -149,11 +154,6 @@ class CmaEs:
         ):
             return self._ahead[1]
         values = self._values.get(generation.number, {})
-        if missing := [n for n in parents if n not in values]:
-            raise ValueError(
-                f"generation {generation.number + 1} was updated by trial {missing[0]}, whose value"
-                " is not told"
-            )
         following = generation.following(
             [(self._results[n].state["x"], values[n][1]) for n in parents]
         )

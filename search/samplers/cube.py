@@ -56,10 +56,10 @@ def position(domain: Domain, value: Json) -> float:
             low, high, at = domain.low, domain.high, float(value)
             if domain.log:
                 low, high, at = math.log(low), math.log(high), math.log(at)
-            return inside((at - low) / (high - low))
+            return inside((at - low) / ((high - low) or 1.0))
         case Int(log=True):
             low, high = math.log(domain.low - 0.5), math.log(domain.high + 0.5)
-            return inside((math.log(value) - low) / (high - low))
+            return inside((math.log(value) - low) / ((high - low) or 1.0))
         case Float() | Int():
             return (domain.nearest(value) + 0.5) / (domain.cells or 1)
         case Normal():

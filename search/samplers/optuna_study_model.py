@@ -21,7 +21,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from regrow.search.mode import Mode
+from regrow.search.mode import Mode, sign_of
 from regrow.search.samplers.base import Result
 from regrow.search.samplers.cube import modelled
 from regrow.search.samplers.optuna_private import OneStudy, generation_key
@@ -55,6 +55,10 @@ class StudyModel:
         # to the first one.
         key = generation_key(made)
         self._attributes = {} if key is None else {key: 0}
+        self._failed = None if key is None else [math.inf * sign_of(mode) for mode in self.modes]
+        """Values of a failed trial. Before it failed after a pause, or the user dropped it, a
+        genetic sampler may have made it a parent of later generations.
+        """
 
     def tell(self, result: Result) -> None:
         """Add a result. The most informative result of a trial counts."""
@@ -107,7 +111,7 @@ class StudyModel:
         """Return the result as a trial of Optuna."""
         state, values = self._end(result)
         kept = {name: self._axes[name] for name in self._axes if name in result.config}
-        if state is TrialState.FAIL:
+        if state is TrialState.FAIL and not (self._failed and self._fits(result)):
             kept = {}
         distributions = {name: a.distribution for name, a in kept.items()}
         params = {
@@ -132,7 +136,7 @@ class StudyModel:
 
     def _end(self, result: Result) -> tuple[TrialState, list[float] | None]:
         """Return state and values. FAIL if it cannot be compared with other trials."""
-        nothing = TrialState.FAIL, None
+        nothing = TrialState.FAIL, self._failed
         if result.status == "failed" or not self._fits(result):
             return nothing
         if result.status == "running":

@@ -48,22 +48,18 @@ class Axis:
         raise TypeError(f"{self.distribution} is none of TPE's")
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def axis(domain: Domain) -> Axis:
     """Return the axis for a domain. Raises TypeError for one that TPE doesn't model."""
     match domain:
         case Float(step=None):
             continuous = FloatDistribution(domain.low, domain.high, log=domain.log)
-            return Axis(continuous, float, _same)
+            return Axis(continuous, float, float)
         case Float():
             return _stepped(domain)
         case Int():
             high = domain.cell(domain.cells - 1)
             whole = IntDistribution(domain.low, high, log=domain.log, step=domain.step)
-            return Axis(whole, float, _same)
+            return Axis(whole, float, int)
         case Normal():
             # by its quantile, as Optuna has only uniform priors
             bell = NormalDist(domain.mean, domain.sd)

@@ -156,14 +156,11 @@ def test_asking_without_telling_commits_to_nothing() -> None:
     assert sampler.ask(5, 5) == fresh.ask(5, 5)
 
 
-def test_a_log_without_a_value_that_a_generation_stands_on_is_refused() -> None:
+def test_a_generation_of_a_trial_without_a_value_is_begun_anew() -> None:
     sampler = make("cmaes", setting())
     state = {"generation": 1, "x": [0.5] * 3, "told": list(range(7))}
     sampler.tell(Result(number=7, config={}, state=state, status="running"))
-    with pytest.raises(
-        ValueError, match="generation 1 was updated by trial 0, whose value is not told"
-    ):
-        sampler.ask(8, 8)
+    assert on_paper(sampler.ask(8, 8)).state["generation"] == 0
 
 
 def test_earlier_results_are_where_the_search_begins() -> None:
@@ -303,6 +300,14 @@ def test_a_values_position_is_where_its_quantile_is(domain: Any) -> None:
     assert back == values if parsed.cells else back == pytest.approx(values)
     if "logint" in domain:  # each whole number has the interval half a unit around it
         assert position(parsed, 1) == pytest.approx(math.log(2) / math.log(199), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "domain", [{"loguniform": [1e16, 1e16 + 2]}, {"logint": [2**52, 2**52 + 1]}]
+)
+def test_a_range_without_a_width_in_the_logarithm_has_positions(domain: Any) -> None:
+    parsed = Space.parse({"x": domain}).flat[0].domain
+    assert 0 < position(parsed, parsed.quantile(0.5)) < 1
 
 
 def test_infinite_values_and_one_dimension_are_survived() -> None:

@@ -83,6 +83,20 @@ def test_keeping_it_decides_as_if_it_had_never_been_dropped(search: Any, schedul
     assert [t.state for t in kept.history.trials] == [t.state for t in plain.history.trials]
 
 
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"cmaes": {"popsize": 4}},
+        {"nsga2": {"population_size": 2}},
+        {"nsga3": {"population_size": 2}},
+    ],
+    ids=str,
+)
+def test_generations_that_were_made_of_it_are_no_end_of_the_search(search: Any) -> None:
+    run = simulated(search=search, schedule="fifo").open().run()
+    check_log(after(run, *(order(run, trial) for trial in range(4))).events)
+
+
 def test_the_sampler_does_not_learn_from_it() -> None:
     run = simulated(search={"tpe": {"n_startup_trials": 2}}, schedule="fifo").open().run()
     planner = Planner()

@@ -23,6 +23,7 @@ from regrow.show.figures import (
     slices,
     style,
 )
+from regrow.show.figures.parameters import decades
 from regrow.show.views import summaries
 from tests.unit.figured import ASHA, SPEC, TWO, lines, made_by, metrics, run, traces
 from tests.unit.told import its_rows, remember
@@ -197,6 +198,7 @@ def test_a_logarithmic_parameter_is_drawn_in_its_logarithm(histories: dict[str, 
     panel = next(t for t in made_by(slices, history).data if "lr" in t.hovertemplate)
     assert made_by(slices, history).layout.xaxis.type == "log"
     assert all(1e-4 <= x <= 1e-1 for x in panel.x)
+    assert 5 < len(decades(-300.0, 0.0)) < 15
 
 
 def test_an_axis_has_ticks_of_any_numbers_and_not_too_many() -> None:

@@ -21,6 +21,7 @@ from regrow.search.samplers.optuna_study_model import quiet
 from regrow.show.exports.optuna_study import study
 from regrow.tasks.errors import UserError
 from tests.unit import exported
+from tests.unit.figured import run
 from tests.unit.told import its_rows
 
 SEVERAL: dict[str, Any] = {
@@ -63,6 +64,12 @@ def test_a_trial_is_there_under_its_number_with_its_state_value_and_curve(
     assert failed.user_attrs["regrow.reason"] == "ValueError: =1+1\x1b[31m"
     states = {t.state for t in made.trials}
     assert states >= {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING}
+
+
+def test_steps_finer_than_optuna_tells_apart_are_a_range() -> None:
+    space = {"x": {"quniform": [0, 7.7, 1e-13]}}
+    made = study(run(space=space, value=lambda config, _: config["x"]).history)
+    assert made.best_value == made.best_params["x"]
 
 
 def test_times_are_those_of_the_attempts_in_local_time(unfinished_history: History) -> None:

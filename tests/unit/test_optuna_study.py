@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -21,6 +22,7 @@ from regrow.search.errors import SpecError
 from regrow.search.samplers import check_installed, make
 from regrow.search.samplers.base import Result, Sampler
 from regrow.search.samplers.optuna_study import StudySampler, TpeStudy
+from regrow.search.samplers.tpe_axes import axis
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 from tests.unit.replaying import Replayed, best, on_paper, seed_of
@@ -324,6 +326,29 @@ def test_trials_are_placed_by_number_earlier_results_first() -> None:
     done = {t.number: t.value for t in found if t.state is TrialState.COMPLETE}
     assert done == {0: -4.0, 2: -2.0, 5: 1.0, 7: 3.0}
     assert {t.system_attrs["NSGAIISampler:generation"] for t in found if t.number in done} == {0}
+
+
+def test_a_parent_that_fails_after_its_pause_is_no_end_of_the_search() -> None:
+    sampler = make({"nsga2": {"population_size": 2}}, Setting(space=FLAT, modes=("min",)))
+
+    def tell(number: int, status: Any) -> None:
+        proposal = on_paper(sampler.ask(number, number))
+        parts: dict[str, Any] = {"config": proposal.config, "state": proposal.state}
+        sampler.tell(Result(number=number, **parts, status=status, value=1.0))
+
+    for number in range(2):
+        tell(number, "paused")
+    tell(2, "running")
+    for number in range(2):
+        tell(number, "failed")
+    for number in range(3, 8):
+        tell(number, "done")
+
+
+def test_what_optuna_draws_near_the_end_of_a_range_is_a_plain_number() -> None:
+    """There its random draw is one of numpy, which no log takes."""
+    found = axis(FLAT.flat[0].domain).value(np.float64(0.5))
+    assert type(found) is float
 
 
 def test_a_generation_is_closed_by_stopped_trials_and_never_stalled_by_failed_ones() -> None:

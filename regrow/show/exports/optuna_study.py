@@ -39,6 +39,10 @@ _FARTHEST_SD = 5.0
 """Optuna has no normal distribution: the exported range is the mean plus and minus this many
 standard deviations, extended to all proposed values.
 """
+_MOST_CELLS = 10**7
+"""Of more steps Optuna takes many of its own values for none, by their rounding: it gets a range
+without steps.
+"""
 _CONSTRAINTS = "constraints"
 """Attribute in which optuna-dashboard looks for a list of violations."""
 _MOST = sys.float_info.max
@@ -141,6 +145,8 @@ def _distribution(parameter: Parameter, configs: Iterable[Mapping[str, Json]]) -
             far = _FARTHEST_SD * domain.sd
             low, high = min([domain.mean - far, *tried]), max([domain.mean + far, *tried])
             return FloatDistribution(float(low), float(high))
+        case Float() if (domain.cells or 0) > _MOST_CELLS:
+            return FloatDistribution(domain.low, domain.high)
     return axis(domain).distribution
 
 
