@@ -499,7 +499,7 @@ def test_a_search_without_an_end_is_refused() -> None:
     with pytest.raises(SpecError, match=r"num_samples: .* is not a whole number"):
         found({"a": tune.uniform(0, 1)}, metric="m", mode="max", num_samples="2")
     with pytest.raises(SpecError, match=r"param_space: .* is not a map"):
-        found([1], metric="m", mode="max")
+        found([1], metric="m", mode="max")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="time_budget_s"):
         found({"a": tune.uniform(0, 1)}, metric="m", mode="max", num_samples=-1)
     assert (
