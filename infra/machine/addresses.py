@@ -1,4 +1,6 @@
-"""Where services of this machine listen, and under which host names they are requested."""
+"""Where services of this machine listen, under which host names they are requested, and what an
+address that a user gives consists of.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,10 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from urllib.parse import SplitResult, urlsplit
 
 from regrow.tasks.errors import UserError
+from regrow.tasks.process.addresses import redacted
 
 ANY = ("0.0.0.0", "::")  # noqa: S104 - what a user may choose
 HOSTS = "REGROW_PAGE_HOSTS"
@@ -24,6 +28,19 @@ _ATTACH_FILTER, _RETURN = 26, 6
 """Linux's SO_ATTACH_FILTER, and BPF_RET: a program of this one instruction, with 0, drops every
 packet that arrives at a socket.
 """
+
+
+def parts_of(url: str, name: str = "") -> SplitResult:
+    """Return the parts of an address that a user gave, `name` being the variable that has it.
+    Raises UserError where it has half a bracket, or a port that is no number.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # it is read here for the first time
+    except ValueError as error:
+        given = f"{name}={redacted(url)}" if name else redacted(url)
+        raise UserError(f"{given} is no address ({error}); correct it") from None
+    return parts
 
 
 def non_loopback(host: str | None) -> str | None:

@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 
+from regrow.infra.machine.addresses import parts_of
 from regrow.infra.machine.sqlite import file_of
 from regrow.tasks.errors import UserError
 from regrow.tasks.process.addresses import redacted
@@ -34,7 +35,7 @@ def check(tracking_uri: str, timeout_s: float) -> None:
     Costs one request (http), one connection (a database server) or one check of the folder
     (sqlite). Plug-ins and Databricks are not checked: only their own clients can tell.
     """
-    scheme = urlsplit(tracking_uri).scheme.split("+")[0]
+    scheme = parts_of(tracking_uri, "MLFLOW_TRACKING_URI").scheme.split("+")[0]
     if scheme in ("http", "https"):
         _check_server(tracking_uri, timeout_s)
     elif scheme == "sqlite":

@@ -499,7 +499,7 @@ def _check_adopted(api_url: str) -> None:
         "start that server, correct the URL, or unset it (also in the profile) to use an embedded"
         " server"
     )
-    parts = urllib.parse.urlsplit(api_url)
+    parts = addresses.parts_of(api_url, "PREFECT_API_URL")
     netloc = parts.netloc.rpartition("@")[2]  # Prefect checks whether the password is right
     # Prefect Cloud serves no health check below the URL of a workspace.
     path = "/api" if "/accounts/" in parts.path else parts.path

@@ -21,9 +21,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from regrow.infra.machine import given_files, private_files
+from regrow.infra.machine.addresses import parts_of
 from regrow.infra.machine.naming import UNSUPPORTED, NoSuchStep, publish
 from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix
 from regrow.tasks.errors import UserError
@@ -122,7 +123,7 @@ def path_at(url: str) -> Path:
     """Return the path in an address: `~` is expanded, a URL is decoded. Raises UserError."""
     if not url.lower().startswith("file://"):
         return given_files.expanded(url)
-    parts = urlsplit(url)
+    parts = parts_of(url)
     if parts.netloc not in {"", "localhost"} or not parts.path:
         raise UserError(
             f"{url}: a file URL has three slashes and an absolute path, for example"

@@ -15,8 +15,9 @@ from collections.abc import Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
+from regrow.infra.machine.addresses import parts_of
 from regrow.infra.stores.keys import check_key, check_prefix
 from regrow.infra.stores.s3_failures import Failure, Kind
 from regrow.infra.stores.s3_objects import CREATED, Headers, Objects
@@ -256,7 +257,7 @@ def in_bucket(url: str) -> tuple[S3Store, str]:
 def _parsed(url: str) -> tuple[BucketAddress, str]:
     """Return the place (bucket and endpoint) and the prefix in a URL. Raises UserError."""
     form = "write s3://bucket/prefix, or s3://bucket/prefix?endpoint_url=http://host:port"
-    parts = urlsplit(url)
+    parts = parts_of(url)
     if "@" in parts.netloc or "@" in parts.query:
         raise UserError(
             "the state's URL must hold no credentials: set AWS_ACCESS_KEY_ID and"

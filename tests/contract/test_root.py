@@ -131,6 +131,8 @@ def test_a_package_brings_a_store_by_an_entry_point(
         ("memory://", "no store for 'memory'"),
         ("gs://me:hush@bucket", r"gs://me:\*\*\*@bucket: no store"),
         ("file://host/x", "three slashes"),
+        ("file://[host/x", "is no address"),
+        ("s3://[bucket/x", "is no address"),
     ],
 )
 def test_an_address_that_no_store_serves_is_refused_in_words(url: str, said: str) -> None:

@@ -168,6 +168,7 @@ def test_what_cannot_be_recorded_to_is_told_by_variable_value_and_remedy(tmp_pat
         f"http://ann:p%40ss@127.0.0.1:{ports[2]}": "no MLflow server",
         f"http://ann:secret@127.0.0.1:{ports[2]}": "answers 401.*MLFLOW_TRACKING_TOKEN",
         f"postgresql+psycopg2://ann:secret@127.0.0.1:{ports[0]}/mlflow": "does not answer",
+        "http://[::1": "is no address",
         "sqlite://": "in memory",
         f"sqlite:///{tmp_path}/file/mlflow.db": "no right to write",
         f"sqlite:///{tmp_path}": "is a folder",
