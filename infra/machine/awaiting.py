@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 
 from regrow.infra.machine.descendants import descendants
 from regrow.infra.machine.processes import stat
@@ -49,7 +50,8 @@ def announced(
             late = True
             announce()
 
-    timer = threading.Timer(after, is_late)
+    # In the caller's context: in a flow, Prefect's log of the run is found by it.
+    timer = threading.Timer(after, copy_context().run, [is_late])
     timer.daemon = True
     timer.start()
     try:

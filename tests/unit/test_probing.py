@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 
 import pytest
 
@@ -99,11 +100,17 @@ def test_nothing_is_told_of_a_cluster_that_answers_at_once() -> None:
     assert told == []
     late = threading.Event()
 
+    of_the_flow: ContextVar[str] = ContextVar("of_the_flow", default="no flow")
+    of_the_flow.set("the flow")
+
     def say(line: str) -> None:
         told.append(line)
+        context.append(of_the_flow.get())
         late.set()
 
+    context: list[str] = []
     with announced("the Ray cluster at x:1", say, after=0.0) as step:
         assert late.wait(10)
+        assert context == ["the flow"]
         step("it is connected")
     assert told[1:] == ["waiting for the Ray cluster at x:1: it is connected"]
