@@ -2,7 +2,7 @@
 #
 #   make demo     a real experiment: 40 small networks on handwritten digits
 #   make check    ruff, mypy, unit tests with the import rules: what to run before each commit; UNIT_JOBS=0 for one process
-#   make test     all but what is for the night, by two processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
+#   make test     all but what is for the night, by three processes; ARGS="-k resume" for a part, JOBS=0 for one after the other
 #   make nightly  everything, and for it the frameworks of regrow.integrations (1 GB), Hydra and W&B (120 MB): also long scenarios of which `make test` has the main path in another test; ARGS="-m nightly" for those alone
 #   make gpu      the tests of GPUs: by a stand-in for NVIDIA's driver, and on the real ones that are here; says what it skips
 #   make soak     an experiment under fire for ten minutes; ARGS="--minutes 2 --seed 7"
