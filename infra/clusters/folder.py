@@ -61,10 +61,11 @@ def variables(cluster: Cluster, here: Mapping[str, str]) -> dict[str, str]:
                 f"env.{name}", written, "is not set here", f"export {variable}, or leave it out"
             )
         found[name] = here[variable] if variable != written else written
-        for problem, is_wrong in (
-            ("has more than one line", "\n" in found[name]),
-            ("is not text in UTF-8", found[name].encode(errors="ignore").decode() != found[name]),
-        ):
-            if is_wrong:
-                raise SpecError(f"env.{name}", "***", problem, "put it into a file, and name that")
+        problem = "has more than one line" if "\n" in found[name] else ""
+        try:
+            found[name].encode()
+        except UnicodeEncodeError:
+            problem = "is not text in UTF-8"
+        if problem:
+            raise SpecError(f"env.{name}", "***", problem, "put it into a file, and name that")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -149,8 +148,7 @@ def _default_name(trainable: Any) -> str:
     """Return the script's name and the trainable's: with Tune's time each run would be another."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     own = trainable if isinstance(trainable, str) else getattr(trainable, "__name__", "trainable")
-    name = f"{Path(script).stem}-{own}" if script else own
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-_.")[:63] or "tune"
+    return f"{Path(script).stem}-{own}" if script else own
 
 
 class Tuner:
