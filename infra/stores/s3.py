@@ -25,13 +25,16 @@ from regrow.infra.stores.s3_session import METER, Answer, BucketAddress, Patienc
 from regrow.search.measured import Traffic
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Unavailable
+from regrow.tasks.process.addresses import redacted
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _ENDPOINT = re.compile(r"https?://[^/?#@\s]+/?")
+_SERVER = re.compile(r"https?://[^/?#@\s]+(/[^?#@\s]*)?")
+"""An endpoint of a variable, which may have a path, as AWS allows it."""
 T = TypeVar("T")
 
 
-_proven: set[tuple[str, str]] = set()
+_proven: set[tuple[str, str | None]] = set()
 """URL and endpoint of the roots that this process has proved writable."""
 
 
@@ -44,8 +47,8 @@ class S3Root:
     shared = metered = True
 
     def __init__(self, url: str) -> None:
-        self.url = _url(*_parsed(url))
-        self.endpoint = _configured_endpoint()
+        place, prefix = _parsed(url)
+        self.url, self.endpoint = _url(place, prefix), _endpoint(place)
 
     def store(self, experiment: str) -> S3Store:
         return open_s3(self.url).below(experiment)
@@ -227,17 +230,29 @@ def open_s3(url: str) -> S3Store:
 
     The endpoint is the URL's, else $AWS_ENDPOINT_URL_S3 or $AWS_ENDPOINT_URL. It is read here, so
     that the store takes it to workers with another environment. Raises UserError for an invalid
-    URL.
+    URL or variable.
     """
     place, prefix = _parsed(url)
-    ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
-    endpoint = place.endpoint or ("" if ignored else _configured_endpoint()) or None
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
-    return S3Store(BucketAddress(bucket=place.bucket, endpoint=endpoint, region=region), prefix)
+    return S3Store(
+        BucketAddress(bucket=place.bucket, endpoint=_endpoint(place), region=region), prefix
+    )
 
 
-def _configured_endpoint() -> str:
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+def _endpoint(place: BucketAddress) -> str | None:
+    """Return a URL's endpoint, else that of the variables; None: Amazon's. Raises UserError."""
+    if place.endpoint:
+        return place.endpoint
+    if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+        return None
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        if given := os.environ.get(name):
+            if not _SERVER.fullmatch(given):
+                raise UserError(
+                    f"{name}={redacted(given)} is no address of a server; write http://host:port"
+                )
+            return given
+    return None
 
 
 def is_s3(text: str) -> bool:

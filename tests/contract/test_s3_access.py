@@ -148,6 +148,17 @@ def test_a_url_with_a_secret_is_refused_and_not_repeated() -> None:
         assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])
+def test_an_endpoint_without_its_scheme_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.setenv(name, "minio:9000")
+    with pytest.raises(UserError, match=f"{name}=minio:9000 is no address.*http://host:port"):
+        open_root("s3://bucket/x")
+    open_root("s3://bucket/x?endpoint_url=http://minio:9000")
+
+
 # ---- processes
 
 

@@ -36,6 +36,7 @@ from regrow.infra.machine.supervised import until
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.process.addresses import redacted
 
 _GONE_SECONDS, _READY_SECONDS, _TICK = 600.0, 90.0, 2.0
 _OTHER_SERVER = "AWS_ENDPOINT_URL_S3"
@@ -408,7 +409,12 @@ def _client(service: str, region: str) -> Any:
         import boto3
     except ImportError:
         raise UserError("clusters on AWS need boto3: pip install 'regrow[aws]'") from None
-    return boto3.client(service, region_name=region)
+    try:
+        return boto3.client(service, region_name=region)
+    except ValueError as error:  # of an endpoint in a variable or in AWS's files
+        raise UserError(
+            f"AWS_ENDPOINT_URL: {redacted(str(error))}; write http://host:port"
+        ) from None
 
 
 def tags_of(one: dict[str, Any]) -> dict[str, str]:
