@@ -166,7 +166,7 @@ def install(cluster: Ssh, parcel: Parcel, rest: str) -> str:
 
 def _project(work: AgentWork, say: Callable[[str], None]) -> bytes:
     """Return the project's files, packed as Ray packs them. Raises as `archive`."""
-    left_out = confidential(work.project)
+    left_out = confidential(work.project, linked=True)
     if left_out:
         say(warning(left_out))
     hidden = [*excludes(left_out), *sorted(NEVER)]

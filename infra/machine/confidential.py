@@ -51,11 +51,13 @@ def included() -> list[str]:
     return [pattern for pattern in os.environ.get(INCLUDE, "").split(os.pathsep) if pattern]
 
 
-def confidential(folder: Path) -> list[str]:
+def confidential(folder: Path, *, linked: bool = False) -> list[str]:
     """Return what not to send of a folder, and what this user may not read: relative paths; those
     of folders end with `/`.
 
-    Raises UserError for a folder that this user may not read: Ray cannot leave it out.
+    `linked`: also of the folders that links in it lead to, as Ray's packer follows them, and the
+    links that lead to a folder above, which it would follow again and again. Raises UserError for a
+    folder that this user may not read: Ray cannot leave it out.
     """
     wanted = included()
 
@@ -68,7 +70,7 @@ def confidential(folder: Path) -> list[str]:
 
     return sorted(
         path.relative_to(folder).as_posix() + "/" * path.is_dir()
-        for path in _found(folder)
+        for path in _found(folder, linked)
         if not asked_for(path)
     )
 
@@ -77,7 +79,7 @@ def warning(left_out: Sequence[str]) -> str:
     """Return the message about what was left out."""
     more = f" and {len(left_out) - _TOLD} more" if len(left_out) > _TOLD else ""
     return (
-        f"not sent, as they may hold keys or passwords, or cannot be read:"
+        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above:"
         f" {', '.join(left_out[:_TOLD])}{more}; --include PATTERN (or {INCLUDE}) sends them"
     )
 
@@ -87,8 +89,10 @@ def excludes(left_out: Sequence[str]) -> list[str]:
     return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path) for path in left_out]
 
 
-def _found(folder: Path) -> Iterator[Path]:
-    for here, folders, names in os.walk(folder):
+def _found(folder: Path, linked: bool) -> Iterator[Path]:
+    above = {str(folder): frozenset((os.path.realpath(folder),))}
+    for here, folders, names in os.walk(folder, followlinks=linked):
+        passed = above.pop(here)
         for path in (Path(here, name) for name in folders):
             if not path.is_symlink() and not os.access(path, os.R_OK | os.X_OK):
                 raise UserError(
@@ -96,13 +100,16 @@ def _found(folder: Path) -> Iterator[Path]:
                     " sent with it; change its permissions, move it, or name a folder with nothing"
                     " but the code in the specification's `working_dir`"
                 )
-        private = {
+        left_out = {
             name
             for name in folders
             if {name.lower(), _target(Path(here, name)).name.lower()} & FOLDERS
+            or str(_target(Path(here, name))) in passed
         }
-        yield from (Path(here, name) for name in private)
-        folders[:] = sorted({*folders} - private - NEVER)
+        yield from (Path(here, name) for name in left_out)
+        folders[:] = sorted({*folders} - left_out - NEVER)
+        for name in folders:
+            above[os.path.join(here, name)] = passed | {os.path.realpath(os.path.join(here, name))}
         yield from (path for name in names if _is_private(path := Path(here, name)))
 
 

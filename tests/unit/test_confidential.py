@@ -85,7 +85,8 @@ def folder(tmp_path: Path) -> Path:
 def test_keys_and_passwords_are_left_out_and_code_is_not(folder: Path) -> None:
     assert confidential(folder) == sorted(PRIVATE)
     assert warning(confidential(folder)).startswith(
-        "not sent, as they may hold keys or passwords, or cannot be read: .SSH/, .aws/, .env,"
+        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above:"
+        " .SSH/, .aws/, .env,"
     )
 
 
@@ -103,6 +104,24 @@ def test_ray_packs_none_of_them(folder: Path, tmp_path: Path) -> None:
     )
     with zipfile.ZipFile(tmp_path / "made.zip") as packed:
         assert sorted(name for name in packed.namelist() if not name.endswith("/")) == sorted(SENT)
+
+
+def test_ray_packs_no_key_of_a_linked_folder_and_follows_no_link_to_a_folder_above(
+    tmp_path: Path,
+) -> None:
+    project, other = tmp_path / "project", tmp_path / "other"
+    for file in (project / "code" / "train.py", other / "common.py", other / "tls" / "ca.key"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    (project / "common").symlink_to(other)
+    (project / "code" / "up").symlink_to(project)
+    (other / "back").symlink_to(project)
+    left_out = confidential(project, linked=True)
+    assert left_out == ["code/up/", "common/back/", "common/tls/ca.key"]
+    create_package(str(project), tmp_path / "made.zip", True, excludes=excludes(left_out))
+    with zipfile.ZipFile(tmp_path / "made.zip") as packed:
+        sent = {name for name in packed.namelist() if not name.endswith("/")}
+        assert sent == {"code/train.py", "common/common.py"}
 
 
 def test_what_is_asked_for_is_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
