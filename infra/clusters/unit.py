@@ -54,6 +54,7 @@ machine cannot take part.
 """
 LEAVE_SECONDS = 90.0
 """Seconds that an agent may take to leave: its trials save."""
+_ANSWER_SECONDS = LEAVE_SECONDS + 30.0
 _PAUSE_SECONDS, _STEADY_SECONDS, _MOST_SECONDS = 1.0, 60.0, 60.0
 _START_SECONDS = 20.0
 _LOG_BYTES = 1 << 20
@@ -259,27 +260,36 @@ def _has_manager() -> bool:
     """Return whether systemd has a manager of this user's units that lasts without a login."""
     if not Path("/run/systemd/system").exists() or shutil.which("systemctl") is None:
         return False
-    linger = ["loginctl", "enable-linger"]
-    if subprocess.run(linger, capture_output=True, check=False).returncode != 0:
+    if _ended("loginctl", "enable-linger").returncode != 0:
         return False
     _services().mkdir(parents=True, exist_ok=True)
     return until(lambda: _systemctl("show-environment").returncode == 0, seconds=5.0)
 
 
 def _systemctl(*words: str) -> subprocess.CompletedProcess[str]:
+    return _ended("systemctl", "--user", *words)
+
+
+def _ended(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run one of systemd's commands to its end. Raises RegrowError if it does not answer."""
     # A login by SSH has no session of systemd's where sshd does not use PAM.
     runtime = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}"}
-    command = ["systemctl", "--user", *words]
-    return subprocess.run(
-        command,
-        env={**runtime, **os.environ},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=LEAVE_SECONDS + 30.0,
-        check=False,
-    )
+    try:
+        return subprocess.run(
+            command,
+            env={**runtime, **os.environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RegrowError(
+            f"{' '.join(command)} did not answer in {_ANSWER_SECONDS:.0f} s; see"
+            " systemctl --user status"
+        ) from None
 
 
 def _ask_manager(*words: str) -> None:
