@@ -33,8 +33,8 @@ Printed = Callable[[Literal["stdout", "stderr"], str, float], bool]
 """Called with the stream, a line without its end, and its time (seconds since the epoch); returns
 whether more lines are wanted.
 """
-MOST_PARTIAL = 100_000
-"""Characters of an unfinished line; longer ones are split into several lines."""
+MOST_LINE = 100_000
+"""Characters of a line; longer ones are split into several lines."""
 MOST_UNENDED = 1_000_000
 """Characters of a progress bar without a line end; its current state is then passed on as a line,
 so that it counts towards the limit.
@@ -66,10 +66,15 @@ class _Lines:
             lines, self._cut = lines[not lines[0].strip("\r") :], False
         if "\r" in rest[:-1]:
             rest = rest[rest.rindex("\r", 0, -1) + 1 :]
-        if len(rest) > MOST_PARTIAL or self._since > MOST_UNENDED:
+        if len(rest) > MOST_LINE or self._since > MOST_UNENDED:
             lines, rest, self._since, self._cut = [*lines, rest], "", 0, True
         self._rest = rest
-        return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+        shown = (line.rstrip("\r").rpartition("\r")[2] for line in lines)
+        return [
+            line[start : start + MOST_LINE]
+            for line in shown
+            for start in range(0, len(line) or 1, MOST_LINE)
+        ]
 
     def rest(self) -> list[str]:
         """Return the unfinished line, if there is one."""

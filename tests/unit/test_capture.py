@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from regrow.tasks.output import capture
+
 PRINTS = r"""
 import ctypes, json, logging, multiprocessing, os, subprocess, sys, threading, warnings
 from regrow.tasks.output import capture
@@ -191,3 +193,12 @@ def test_a_bar_that_never_ends_its_line_takes_no_room_and_is_told_now_and_then(
         "each once, in order"
     )
     assert 40 <= len(lines) <= 50
+
+
+def test_a_long_line_is_split_also_if_it_comes_at_once() -> None:
+    text = "".join(chr(97 + n % 26) for n in range(2 * capture.MOST_LINE + 5))
+    for pieces in ([text + "\n"], [text[:7], text[7:] + "\nnext\n"], [text, "\n"]):
+        lines = capture._Lines()
+        found = [line for piece in pieces for line in lines.add(piece)]
+        assert max(map(len, found)) == capture.MOST_LINE
+        assert "".join(found).removesuffix("next") == text
