@@ -288,13 +288,14 @@ class _Program:
     def _poll(self, *, final: bool = False) -> None:
         """Poll the report file, and whether the attempt has to end."""
         if self._file is not None:
-            reports = [
-                report
-                for one in self._file.new(final=final)
-                if (report := self._report_in(one)) is not None
-            ]
-            for place, report in enumerate(reports):
-                self._report(report, saved=place == len(reports) - 1)
+            before = None
+            for one in self._file.new(final=final):
+                if (report := self._report_in(one)) is not None:
+                    if before is not None:
+                        self._report(before, saved=False)
+                    before = report
+            if before is not None:
+                self._report(before, saved=True)
         if self._trial.told and not final:
             self._end()
 

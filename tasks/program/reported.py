@@ -5,9 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from regrow.tasks.errors import ReportError
+
+MOST_LINE_BYTES = 16 << 20
+"""Size limit of a report."""
 
 
 def numbers(line: str) -> dict[str, Any] | None:
@@ -33,27 +39,47 @@ class ReportFile:
         self._taken = 0
 
     def new(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the objects added since the last call. `final`: also an unfinished line."""
+        """Yield the objects added since the last call. `final`: also an unfinished line.
+
+        Raises ReportError for a line of more than MOST_LINE_BYTES, and for what cannot be read.
+        """
         try:
-            with self._path.open("rb") as file:
+            with self._opened() as file:
                 skipped = 0
                 if not self._goes_on(file.fileno()):  # rewritten, as pandas and Lightning do
                     skipped, self._end, self._last, self._header = self._taken, 0, b"", None
                 file.seek(self._end)
-                lines = file.read().splitlines(keepends=True)
+                while line := file.readline(MOST_LINE_BYTES + 1):
+                    if len(line) > MOST_LINE_BYTES:
+                        raise ReportError(
+                            f"{self._path.name}: a line has more than {MOST_LINE_BYTES >> 20} MB,"
+                            " and a report has one line; end each by a newline"
+                        )
+                    if not final and not line.endswith(b"\n"):
+                        return
+                    self._end, self._last = self._end + len(line), line
+                    found = self._parsed(line)
+                    if skipped:
+                        skipped -= 1
+                        continue
+                    self._taken += 1
+                    if found is not None:
+                        yield found
         except FileNotFoundError:
             return
-        for line in lines:
-            if not final and not line.endswith(b"\n"):
-                return
-            self._end, self._last = self._end + len(line), line
-            found = self._parsed(line)
-            if skipped:
-                skipped -= 1
-                continue
-            self._taken += 1
-            if found is not None:
-                yield found
+        except OSError as error:
+            raise ReportError(
+                f"{self._path.name}, the report file, cannot be read: {error.strerror}; write a"
+                " plain file there"
+            ) from error
+
+    def _opened(self) -> IO[bytes]:
+        # a pipe would block until it has a writer
+        handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise OSError(0, "it is no file")
+        return os.fdopen(handle, "rb")
 
     def _goes_on(self, handle: int) -> bool:
         """Return whether the last line read is still in place, so that new lines follow it."""

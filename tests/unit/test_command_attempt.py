@@ -84,6 +84,24 @@ def test_a_file_that_is_written_anew_tells_only_what_is_new(tmp_path: Path) -> N
     assert list(followed.new()) == [{"a": 5.0, "b": 9.0}]
 
 
+@pytest.mark.parametrize(
+    ("code", "wrong"),
+    [
+        ("open(path, 'w').write('9' * (17 << 20))", "a line has more than 16 MB"),
+        ("os.mkfifo(path)", "it is no file"),
+        ("os.mkdir(path)", "it is no file"),
+        ("os.symlink(path, path)", "symbolic links"),
+    ],
+)
+def test_what_is_no_report_file_fails_the_attempt_with_the_reason(
+    programs: Programs, code: str, wrong: str
+) -> None:
+    office = programs.office(
+        f"import os; path = os.environ['REGROW_REPORT']; {code}", report={"file": "m.jsonl"}
+    )
+    assert wrong in programs.attempt(office).ended.message
+
+
 def test_report_is_exact_and_in_order_and_its_checkpoints_are_of_their_step(
     programs: Programs,
 ) -> None:
