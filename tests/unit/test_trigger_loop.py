@@ -105,7 +105,12 @@ NAME = st.binary(min_size=1, max_size=40).filter(
 @given(bodies=st.lists(JSON, max_size=4), damaged=st.lists(st.binary(max_size=60), max_size=3))
 @example(
     bodies=["\ud800", {"\udfff": 1}, 1 << 64, float("inf")],
-    damaged=[b"[" * 20_000, b"{}", b'{"name": 1, "event": []}'],
+    damaged=[
+        b"[" * 20_000,
+        b"{}",
+        b'{"name": 1, "event": []}',
+        b'{"name": "s0", "event": {"id": "1"}}',
+    ],
 )
 def test_whatever_came_before_the_next_event_starts_its_run(
     bodies: list[Any], damaged: list[bytes]

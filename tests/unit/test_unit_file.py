@@ -8,6 +8,7 @@ import pytest
 
 from regrow.apps.station import unit
 from regrow.infra.state.places import Places
+from regrow.tasks.errors import UserError
 
 
 @pytest.fixture
@@ -37,6 +38,12 @@ def test_the_unit_starts_the_station_again_and_lets_it_save(places: Places, tmp_
     assert '-m" "regrow" "up" "--foreground" "--state"' in said
     assert '\\"state\\" of 100%% $$HOME' in said
     assert "hush" not in said
+
+
+def test_a_folder_with_a_line_break_is_refused(places: Places, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"line break.*rename the folder"):
+        unit.write(places, tmp_path / "a\nUser=root")
+    assert not (tmp_path / "config").exists()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from regrow.apps.station.parts import NO_KEEPER, WORKER_SECONDS
 from regrow.infra.state.places import Places
+from regrow.tasks.errors import UserError
 
 _FORWARDED = (
     "REGROW_HOME",
@@ -37,11 +38,22 @@ def folder() -> Path:
 
 
 def text(places: Places, working: Path, *, host: str | None = None) -> str:
-    """Return the unit file. `working`: base folder of its experiments' relative paths."""
+    """Return the unit file. `working`: base folder of its experiments' relative paths.
+
+    Raises UserError for a folder that no unit can name.
+    """
+    for folder in (places.root, str(working)):
+        if not folder.isprintable():
+            raise UserError(
+                f"{folder!r} has a line break or another character that is not printed, and a unit"
+                " of systemd cannot name it; rename the folder"
+            )
     command = [sys.executable, "-P", "-m", "regrow", "up", "--foreground", "--state", places.root]
     command += [] if host is None else ["--host", host]
     kept = {
-        name: value for name in _FORWARDED if (value := os.environ.get(name)) and "@" not in value
+        name: value
+        for name in _FORWARDED
+        if (value := os.environ.get(name)) and "@" not in value and value.isprintable()
     }
     start = " ".join(_quoted(word).replace("$", "$$") for word in command)
     lines = "".join(
@@ -68,10 +80,10 @@ WantedBy=default.target
 
 def write(places: Places, working: Path, *, host: str | None = None) -> list[str]:
     """Write the unit and return instructions for people. Nothing is started."""
-    file = folder() / name(places)
+    content, file = text(places, working, host=host), folder() / name(places)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
-    partial.write_text(text(places, working, host=host))
+    partial.write_text(content)
     partial.replace(file)
     return [
         f"wrote {file}; nothing was started",

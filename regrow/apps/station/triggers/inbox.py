@@ -77,7 +77,7 @@ def read(file: Path) -> tuple[str, dict[str, Any]]:
     try:
         content = json.loads(file.read_bytes())
         name, event = content["name"], content["event"]
-        if isinstance(name, str) and isinstance(event, dict) and isinstance(event.get("id"), str):
+        if isinstance(name, str) and all(isinstance(event[key], str) for key in ("id", "kind")):
             return name, event
     except (ValueError, KeyError, TypeError, RecursionError):  # a foreign file, or a disk fault
         pass
