@@ -201,8 +201,10 @@ def model_as_attribute(optuna: Any, name: str) -> Any:
 
     study = optuna.create_study(study_name=name, direction="maximize")
     study.optimize(objective, n_trials=2)
-    kept = study.best_trial.user_attrs
+    kept, other = study.best_trial.user_attrs, study.trials[0].user_attrs
     return (
+        type(other.pop("array")).__name__,
+        sorted(other.copy() | {"more": 1}),
         type(kept["model"]).__name__,
         kept["model"].predict([[0.5]]).tolist(),
         kept["array"].sum(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -48,11 +48,25 @@ class Attributes(dict[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()  # without it, dict(self) and {**self} copy what is not loaded
 
-    def get(self, key: str, default: Any = None) -> Any:
-        try:
-            return self[key]
-        except KeyError:
-            return default
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._filed.pop(key, None)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        self._filed.pop(key, None)
+        super().__delitem__(key)
+
+    # those of dict do not call __getitem__
+    get = MutableMapping.get  # type: ignore[assignment]  # overloads of the same signature
+    pop = MutableMapping.pop
+    popitem = MutableMapping.popitem
+    setdefault = MutableMapping.setdefault
+
+    def copy(self) -> dict[str, Any]:
+        return self._all()
+
+    def __or__(self, other: Any) -> Any:
+        return self._all() | other
 
     def items(self) -> Any:
         return self._all().items()
