@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from regrow.search.numbers import mean
 from regrow.search.options import check_between, check_whole
 from regrow.search.schedulers.base import Verdict
 from regrow.search.schedulers.guard import Guarded
@@ -100,7 +101,7 @@ class Median(Guarded):
     def _judged(self, best: float, others: Sequence[float], step: int) -> tuple[bool, str]:
         """Return whether a trial with this best cost stops, and the comparison in words."""
         n, sign = len(others), self.setting.sign
-        median = (others[(n - 1) // 2] + others[n // 2]) / 2
+        median = mean([others[(n - 1) // 2], others[n // 2]])
         why = (
             f"its best {sign * best:g} against {sign * median:g}, the median of {n} running"
             f" averages at step {step}"

@@ -47,7 +47,7 @@ def patch(real: Any) -> None:
     ours: list[Run] = []
     """The run of this trial, once there is one."""
     theirs, begin = real.Run, real.init
-    restore = theirs.restore
+    restore, restore_before = theirs.restore, real.restore
 
     @functools.wraps(begin)
     def init(*args: Any, **given: Any) -> Any:
@@ -82,5 +82,10 @@ def patch(real: Any) -> None:
     real.init = init
     theirs.log, theirs.save, theirs.finish = both("log"), both("save"), both("finish")
     theirs.restore = restored
-    real.restore = lambda name, *args, **more: restored(real.run, name, *args, **more)
+    # Before `init`, W&B's own, which takes the path of a run.
+    real.restore = lambda name, *args, **more: (
+        restored(real.run, name, *args, **more)
+        if real.run is not None and ours
+        else restore_before(name, *args, **more)
+    )
     theirs.resumed = property(lambda _run: bool(ours) and ours[0].resumed)

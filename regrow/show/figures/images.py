@@ -25,7 +25,13 @@ def write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     """
     try:
         import kaleido
-        from kaleido.errors import BrowserClosedError, BrowserFailedError, ChromeNotFoundError
+        from kaleido.errors import (
+            BrowserClosedError,
+            BrowserFailedError,
+            ChromeNotFoundError,
+            JavascriptError,
+            KaleidoError,
+        )
     except ImportError:
         raise UserError(
             "PNGs need kaleido, which is not installed: pip install 'regrow[png]'"
@@ -53,5 +59,10 @@ def write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     except (BrowserClosedError, BrowserFailedError, OSError) as error:
         raise UserError(
             f"the browser that draws PNGs did not start: {one_line(str(error))}"
+        ) from None
+    except (JavascriptError, KaleidoError) as error:
+        raise UserError(
+            f"the browser could not draw the PNGs: {one_line(str(error))}; a report has the same"
+            " figures: regrow report"
         ) from None
     return [one["path"] for one in wanted]
