@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +24,8 @@ from regrow.flows.coordinator.actor import is_ours
 from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.interrupts import Interrupts
-from regrow.flows.recording.artifacts import PICTURES, publish
+from regrow.flows.recording import ending
+from regrow.flows.recording.artifacts import publish
 from regrow.flows.session import Session
 from regrow.infra.log.reading import replay
 from regrow.infra.prefect.server import answers
@@ -31,11 +33,13 @@ from regrow.infra.prefect.task_runs import otherwise, repair, settle
 from regrow.infra.ray import cluster
 from regrow.infra.state.collection import collect
 from regrow.infra.state.experiments import Prepared
+from regrow.infra.state.places import Places
 from regrow.search.events import Status
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.checkpoint.retry import retry_while_unavailable
 from regrow.tasks.ports.store import StoreError
+from regrow.tasks.process import background
 from regrow.tasks.trial.names import task_name, task_run_id
 
 STORE_SECONDS = 600.0
@@ -68,7 +72,12 @@ def finished(
     """Record the closed log everywhere and return its history. Failures are announced."""
     name, places, store = session.name, session.places, session.prepared.store
     last = cluster.get(coordinator.close_readers.remote())
-    drawn = recorder.pictures.remote(list(PICTURES))
+    history = retry_while_unavailable(
+        lambda: replay(store, name), say=session.say, seconds=min(STORE_SECONDS, asked.left)
+    )
+    if cluster.get(recorder.finish.remote()):
+        # this process has loaded most of what the report needs, and only waits now
+        background.start(_give_files, recorder, history, places, name="final-files")
     trouble = _drained(session, recorder, last, asked)
     for line in cluster.get(recorder.remarks.remote()):
         session.say(line)
@@ -78,9 +87,6 @@ def finished(
             f"MLflow does not have everything yet: {trouble};"
             f" `{places.command('resume', name)}` catches up."
         )
-    history = retry_while_unavailable(
-        lambda: replay(store, name), say=session.say, seconds=min(STORE_SECONDS, asked.left)
-    )
     try:
         collect(store, history)
     except StoreError as error:
@@ -90,7 +96,7 @@ def finished(
     try:
         if answers(str(client.api_url), min(PREFECT_SECONDS, asked.left)):
             _settle(client, flow_run_id, attempts, history)
-            publish(client, flow_run_id, history, places, _pictures(drawn))
+            publish(client, flow_run_id, history, places, _pictures(recorder))
         else:
             session.say(
                 "The Prefect server is away and does not have everything; the experiment's log"
@@ -119,10 +125,16 @@ def _drained(session: Session, recorder: Any, last: int, asked: Interrupts) -> s
             )
 
 
-def _pictures(drawn: Any) -> dict[str, bytes]:
+def _give_files(recorder: Any, history: History, places: Places) -> None:
+    """Make the final files for the recorder, which makes them itself if it gets none in time."""
+    with suppress(Exception):
+        recorder.give.remote(ending.made(history, places))
+
+
+def _pictures(recorder: Any) -> dict[str, bytes]:
     """Return the recorder's figures; none if that fails or is late: the report has them, too."""
     try:
-        found: dict[str, bytes] = ray.get(drawn, timeout=PICTURES_SECONDS)
+        found: dict[str, bytes] = ray.get(recorder.pictures.remote(), timeout=PICTURES_SECONDS)
     except ray.exceptions.RayError:  # includes a timeout
         return {}
     return found

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,9 +30,8 @@ _SLOW_TO_IMPORT = (
     "plotly.graph_objects",
     "plotly.subplots",
     "plotly.offline",
-    "optuna.importance",
-    "sklearn.ensemble",
     "jinja2",
+    "optuna.importance",
 )
 
 
@@ -42,7 +40,7 @@ class Rehearsal:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._modules = iter(_SLOW_TO_IMPORT)
+        self._modules = list(_SLOW_TO_IMPORT)
         self._loading = 0.0
         self._made: float | None = None
         """When the report was made last, seconds since the epoch."""
@@ -55,11 +53,15 @@ class Rehearsal:
         return found, self._loading
 
     def step(self, history: History) -> float | None:
-        """Import the next of the modules (2 s of CPU all together); then make the report if it is
-        due. Return the seconds of all that by now, None if no report was made.
+        """Import the next of the modules (2 s of CPU all together; half of that for importances,
+        once there are enough trials); then make the report if it is due. Return the seconds of all
+        that by now, None if no report was made.
         """
+        from regrow.show.figures.importances import enough
+
         began = time.monotonic()
-        if (module := next(self._modules, None)) is not None:
+        if self._modules and (len(self._modules) > 1 or enough(history)):
+            module = self._modules.pop(0)
             try:
                 importlib.import_module(module)
             except Exception as error:  # noqa: BLE001 - reported when the module is needed
@@ -83,30 +85,6 @@ def picture_file(name: str) -> str:
     return f"figures/{name}.png"
 
 
-Draw = Callable[[History, str], bytes | None]
-"""Draws a figure by its name, as `pictures.png` does."""
-
-
-class FigureCache:
-    """Figures of an ended session, each drawn once, for callers in all threads."""
-
-    def __init__(self) -> None:
-        self._drawing = threading.Lock()
-        self._drawn: dict[tuple[float, str], bytes | None] = {}
-
-    def draw(self, history: History, name: str) -> bytes | None:
-        """See `pictures.png`."""
-        from regrow.show.report.pictures import png
-
-        if history.closed is None:
-            return png(history, name)
-        key = history.closed.t, name
-        with self._drawing:
-            if key not in self._drawn:
-                self._drawn[key] = png(history, name)
-            return self._drawn[key]
-
-
 Made = tuple[dict[str, bytes], list[str]]
 """Files by name, and a line about each that could not be made."""
 
@@ -126,7 +104,8 @@ def say(
     SinkRefused if MLflow accepts nothing: then the end has to be written again.
     """
     history = runs.history
-    files, troubles = make(history) if make is not None else made(history, places)
+    files, failed = make(history) if make is not None else made(history, places)
+    troubles = [*failed]
     parent = RunUpdate(
         key=PARENT,
         name=history.spec.name,
@@ -140,8 +119,8 @@ def say(
     return troubles
 
 
-def made(history: History, places: Places, draw: Draw | None = None) -> Made:
-    """Make the report and the figures. `draw`: draws the figures; None to draw them here."""
+def made(history: History, places: Places) -> Made:
+    """Make the report and the figures."""
     from regrow.show.report.pictures import png
     from regrow.show.report.report import html
 
@@ -152,7 +131,7 @@ def made(history: History, places: Places, draw: Draw | None = None) -> Made:
         return html(rows, places, alive=False, now=time.time(), notes=notes.read(store)).encode()
 
     wanted: dict[str, Callable[[], bytes | None]] = {REPORT_FILE: report}
-    wanted |= {picture_file(name): partial(draw or png, history, name) for name in FIGURES}
+    wanted |= {picture_file(name): partial(png, history, name) for name in FIGURES}
     files: dict[str, bytes] = {}
     troubles = []
     for name, make in wanted.items():
@@ -164,6 +143,11 @@ def made(history: History, places: Places, draw: Draw | None = None) -> Made:
         if data is not None:
             files[name] = data
     return files, troubles
+
+
+def figures(made: Made) -> dict[str, bytes]:
+    """Return the figures of made files by their names, without those that are empty or failed."""
+    return {name: file for name in FIGURES if (file := made[0].get(picture_file(name)))}
 
 
 def _register(sink: MlflowSink, runs: TrialRuns, places: Places) -> str | None:

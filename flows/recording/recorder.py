@@ -5,20 +5,16 @@ If MLflow is away, it retries from the cursor that MLflow holds: nothing is miss
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from regrow.flows.recording import ending
 from regrow.flows.recording.media import MediaArtifacts
-from regrow.infra.log.reading import replay
 from regrow.infra.log.rows import reports
 from regrow.infra.log.subscription import Subscription
 from regrow.infra.mlflow.in_trial import Tracked
@@ -41,10 +37,10 @@ NEWS_SECONDS = 10.0
 """Seconds that the coordinator holds an answer back until there is news."""
 RETRY_SECONDS = 5.0
 """Seconds between two tries while MLflow is unreachable."""
+AWAITED_SECONDS = 20.0
+"""Seconds that the recorder waits for files that the driver makes; then it makes them itself."""
 ASK_SECONDS = 1.0
 """Seconds for which a worker that asks for its run occupies a thread; then it asks again."""
-APART_SECONDS = 20.0
-"""Seconds that the recorder waits for files made by another process; then it makes them itself."""
 NOTES_SECONDS = (5.0, 30.0)
 """Seconds between two checks for people's notes: in a folder, in a bucket."""
 THREADS = 32
@@ -74,10 +70,10 @@ class Recorder:
         self._remarks: list[str] = []
         self._asked: set[tuple[int, int]] = set()
         self._tracked: dict[tuple[int, int], Tracked] = {}
-        self._album = ending.FigureCache()
         self._loaded = False
-        self._apart: Any = None
-        self._begins = threading.Lock()
+        self._awaited = False
+        self._made: ending.Made | None = None
+        """The final files, and whether the driver makes them."""
         self._changed = threading.Condition()
         self._looked = -math.inf
         self._hurry = threading.Event()
@@ -86,13 +82,27 @@ class Recorder:
         self._done = threading.Event()
         self._thread = background.start(self._run, name="recorder")
 
+    def finish(self) -> bool:
+        """Hurry, as the session ends. Return whether the caller has to make the final files and
+        give them: after a short session, while this process still loads MLflow.
+        """
+        self._draining = True
+        self._hurry.set()
+        self._awaited = not self._loaded
+        return self._awaited
+
+    def give(self, made: ending.Made) -> None:
+        """Use these final files."""
+        with self._changed:
+            self._made = made
+            self._changed.notify_all()
+
     def drained(self, number: int, timeout: float) -> str | None:
         """Wait until segment `number`, the last one, is recorded, and stop following.
 
         Returns what prevents that after `timeout` seconds, None if nothing.
         """
         self._draining = True
-        self._make_apart()
         self._hurry.set()
         with self._changed:
             self._changed.wait_for(lambda: self._written >= number or self._given_up, timeout)
@@ -101,6 +111,10 @@ class Recorder:
         self._done.set()
         self._thread.join()
         return None
+
+    def pictures(self) -> dict[str, bytes]:
+        """Return the figures among the final files; empty if there are none."""
+        return {} if self._made is None else ending.figures(self._made)
 
     def remarks(self) -> list[str]:
         """Return lines about what was not recorded besides runs: artifacts, report, model."""
@@ -118,21 +132,6 @@ class Recorder:
                     lambda: lease in self._tracked or self._given_up, ASK_SECONDS
                 )
             return self._tracked.get(lease), self._trouble
-
-    def pictures(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return figures of the experiment as PNGs, by their names in
-        `regrow/show/report/pictures.py`, without empty ones.
-
-        They are drawn here because this process has loaded the libraries by then, and MLflow gets
-        the same figures.
-        """
-        self._make_apart()
-        if (elsewhere := self._made_apart()) is not None:
-            found = {name: elsewhere[0].get(ending.picture_file(name)) for name in names}
-        else:
-            history = replay(self._places.store(self._name), self._name)
-            found = {name: self._album.draw(history, name) for name in names}
-        return {name: picture for name, picture in found.items() if picture is not None}
 
     def _run(self) -> None:
         while not self._done.is_set():
@@ -227,35 +226,13 @@ class Recorder:
         self._remark(sink.troubles)
         sink.troubles.clear()
 
-    def _make_apart(self) -> None:
-        """Start making the final files in another process while this one still loads MLflow: both
-        take 2 s of CPU.
-
-        This is the case at the end of a short session. In a longer one this process has already
-        loaded what it needs.
-        """
-        with self._begins:
-            if self._apart is None and not self._loaded and ray.is_initialized():
-                here = NodeAffinitySchedulingStrategy(
-                    node_id=ray.get_runtime_context().get_node_id(), soft=True
-                )
-                task: Any = ray.remote(_last_word)
-                apart = task.options(num_cpus=0, max_retries=0, scheduling_strategy=here)
-                self._apart = apart.remote(self._places, self._name)
-
-    def _made_apart(self) -> ending.Made | None:
-        """Return the files made in another process; None if there are none in time."""
-        if self._apart is None:
-            return None
-        try:
-            found: ending.Made = ray.get(self._apart, timeout=APART_SECONDS)
-        except Exception as error:  # noqa: BLE001 - on any error of Ray or the store, the files are made here
-            logging.getLogger(__name__).info("the report was not made apart: %s", error)
-            return None
-        return found
-
     def _make(self, history: History) -> ending.Made:
-        return self._made_apart() or ending.made(history, self._places, self._album.draw)
+        """Return the final files: those that the driver makes, if it does so in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._made or not self._awaited, AWAITED_SECONDS)
+        if self._made is None:
+            self._made = ending.made(history, self._places)
+        return self._made
 
     def _answer(self, sink: MlflowSink, runs: TrialRuns) -> None:
         """Answer the workers that wait for their trial's run."""
@@ -287,11 +264,6 @@ class Recorder:
             if written is not None:
                 self._written = written
             self._changed.notify_all()
-
-
-def _last_word(places: Places, name: str) -> ending.Made:
-    garbage.collect_rarely()
-    return ending.made(replay(places.store(name), name), places)
 
 
 def start_recorder(coordinator: str, places: Places, name: str) -> Any:

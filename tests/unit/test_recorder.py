@@ -11,6 +11,8 @@ import pytest
 import ray
 from msgspec import structs
 
+from regrow.flows.recording import ending
+from regrow.flows.recording import recorder as recording
 from regrow.flows.recording.recorder import Recorder
 from regrow.infra.mlflow.in_trial import Tracked
 from regrow.infra.ray import coordinator_log
@@ -204,6 +206,28 @@ def test_a_report_that_cannot_be_made_is_told_and_everything_else_is_recorded(
     ]
     kept = {path.name for path in (tmp_path / "artifacts").rglob("*") if path.is_file()}
     assert kept == {"spec.yaml", "optimization_history.png", "learning_curves.png"}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "too late"])
+def test_the_end_of_a_short_session_has_the_drivers_files_if_they_come_in_time(
+    late: bool,
+    recorder: tuple[Coordinator, Recorder],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(recording, "AWAITED_SECONDS", 0.1 if late else 120.0)
+    coordinator, followed = recorder
+    assert followed.finish()
+    coordinator.segments.append([Closed(t=9.0, status="interrupted")])
+    given = {ending.REPORT_FILE: b"given", ending.picture_file("learning_curves"): b"drawn"}
+    if not late:
+        followed.give((given, ["a figure could not be made"]))
+    assert followed.drained(len(coordinator.segments), 120.0) is None
+    (made,) = (tmp_path / "artifacts").rglob(ending.REPORT_FILE)
+    assert (made.read_bytes() == b"given") is not late
+    assert followed.pictures() == ({} if late else {"learning_curves": b"drawn"})
+    assert followed.remarks() == ([] if late else ["a figure could not be made"])
+    assert not followed.finish(), "MLflow is loaded: it makes its files itself"
 
 
 def test_a_coordinator_that_is_busy_has_no_news_and_is_asked_for_the_same_again(

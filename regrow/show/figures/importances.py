@@ -23,11 +23,16 @@ NOTHING = f"It takes {ENOUGH} trials with a value and a parameter that differs b
 MOST = 20
 
 
+def enough(history: History) -> bool:
+    """Return whether there are enough trials with a value."""
+    return sum(trial.best is not None for trial in history.trials) >= ENOUGH
+
+
 def importances(history: History) -> dict[str, float]:
     """Return shares by parameter, greatest first, with the sum 1; empty if too little is known."""
-    trials = [trial for trial in history.trials if trial.best is not None]
-    if len(trials) < ENOUGH:
+    if not enough(history):
         return {}
+    trials = [trial for trial in history.trials if trial.best is not None]
     import optuna
 
     from regrow.search.samplers.optuna_study_model import quiet
