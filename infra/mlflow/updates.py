@@ -162,7 +162,7 @@ def first_tags(update: RunUpdate, target: Target, parent_run_id: str | None) -> 
 def cut_tags(update: RunUpdate) -> dict[str, str]:
     """Return the update's tags as MLflow accepts them, and our mark of a superseded run."""
     # mlflow.utils.validation.MAX_TAG_VAL_LENGTH
-    tags = {legal_name(key): value[:8000] for key, value in update.tags.items()}
+    tags = {legal_name(key): _storable(value)[:8000] for key, value in update.tags.items()}
     if RUN_NAME_TAG in tags:  # this tag renames the run, in MLflow and here
         tags[RUN_NAME_TAG] = tags[RUN_NAME_TAG][:_NAME_CHARS]
     return {**tags, SUPERSEDED_TAG: "true"} if update.deleted else tags
@@ -171,7 +171,12 @@ def cut_tags(update: RunUpdate) -> dict[str, str]:
 def cut_params(update: RunUpdate) -> dict[str, str]:
     """Return the update's params with names and lengths that MLflow accepts."""
     # mlflow.utils.validation.MAX_PARAM_VAL_LENGTH
-    return {legal_name(key): value[:6000] for key, value in update.params.items()}
+    return {legal_name(key): _storable(value)[:6000] for key, value in update.params.items()}
+
+
+def _storable(text: str) -> str:
+    """Escape NUL, which PostgreSQL refuses in a text."""
+    return text.replace("\0", "\\0")
 
 
 @lru_cache(maxsize=4096)

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regrow.infra.mlflow.trial_runs import PARENT, TrialRuns
-from regrow.infra.mlflow.updates import RunUpdate, legal_name
+from regrow.infra.mlflow.updates import RunUpdate, cut_params, cut_tags, legal_name
 from regrow.search.events import (
     AnyEvent,
     Began,
@@ -399,6 +399,11 @@ def test_names_keep_letters_of_any_script_and_never_become_the_same() -> None:
         assert re.fullmatch(r"[/\w.\- :]{1,250}", legal), "what mlflow.utils.validation takes"
         assert posixpath.normpath(legal) == legal
     assert names["acc@5"] == "acc_5-c4e871ab", "a resumed experiment has to find its curve"
+
+
+def test_no_text_has_a_nul_which_postgresql_refuses() -> None:
+    update = RunUpdate(key="k", name="n", start_ms=0, tags={"a": "x\0y"}, params={"b": "\0"})
+    assert (cut_tags(update)["a"], cut_params(update)["b"]) == ("x\\0y", "\\0")
 
 
 def test_a_dropped_trial_has_a_tag_and_the_experiment_another_best() -> None:
