@@ -20,9 +20,13 @@ from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.relay import WAITING
 from regrow.infra.machine import private_files
 from regrow.infra.ray import cluster
+from regrow.infra.state.experiments import make_importable
+from regrow.search import samplers
 from regrow.search.events import Cause
+from regrow.search.spec import Spec
 from regrow.tasks.ports.messages import CoordinatorGone, LogLine, Progress, Reply
 from regrow.tasks.ports.store import Store
+from regrow.tasks.process import garbage
 
 AGAIN_SECONDS = 30.0
 """Seconds after which an attempt retries a relay that did not answer."""
@@ -119,39 +123,54 @@ def start_coordinator(store: Store, opening: SessionOpening, *, name: str) -> tu
 
     It restarts forever; calls that it had not answered are sent again.
     """
-    if _waiting:
-        actor, called, order = _waiting.pop()
-        private_files.replace(order, cloudpickle.dumps((store, opening, driver_name())))  # type: ignore[no-untyped-call]  # ray's copy is untyped
-        return actor, called
+    here = ray.get_runtime_context().get_node_id()
+    while _waiting:
+        node, actor, called, order = _waiting.pop()
+        if node == here:  # else the cluster on which it waited is lost
+            private_files.replace(order, cloudpickle.dumps((store, opening, driver_name())))  # type: ignore[no-untyped-call]  # ray's copy is untyped
+            return actor, called
     arguments = (store, opening, driver_name())
     return cluster.start_actor(Coordinator, *arguments, waiting=WAITING, name=name), name
 
 
-def prepare_coordinator(order: Path) -> None:
+def prepare_coordinator(order: Path, spec: Spec | None = None) -> None:
     """Start an actor that waits for the next session of this process: its process and its imports
     take more than a second.
 
     `order`: path of a file, in a folder of this user only, that will contain the actor's arguments;
-    it is read again after a restart.
+    it is read again after a restart. `spec`: the actor also loads the libraries of its search; None
+    if it is not known yet.
     """
     order.unlink(missing_ok=True)
     name = f"regrow-coordinator-{uuid.uuid4().hex}"
-    actor = cluster.start_actor(WaitingCoordinator, str(order), waiting=WAITING, name=name)
-    _waiting.append((actor, name, order))
+    actor = cluster.start_actor(WaitingCoordinator, str(order), spec, waiting=WAITING, name=name)
+    _waiting.append((ray.get_runtime_context().get_node_id(), actor, name, order))
 
 
-_waiting: list[tuple[Any, str, Path]] = []
-"""Actors that were started beforehand, their names, and the files that they wait for."""
+_waiting: list[tuple[str, Any, str, Path]] = []
+"""Actors that were started beforehand: their nodes, handles and names, and the files that they wait
+for.
+"""
 
 
 class WaitingCoordinator(Coordinator):
     """A coordinator that was started before its experiment was known."""
 
-    def __init__(self, order: str) -> None:
+    def __init__(self, order: str, spec: Spec | None) -> None:
         """Wait for the file, which the driver that started this process writes."""
+        garbage.collect_rarely()
         file = Path(order)
+        if spec is not None and not file.exists():
+            _load_search(spec)
         while not file.exists():
             time.sleep(_TICK)
         if file.stat().st_uid != os.getuid():
             raise RuntimeError(f"{file} is not ours")
         super().__init__(*cloudpickle.loads(file.read_bytes()))
+
+
+def _load_search(spec: Spec) -> None:
+    """Load a sampler's library, which takes up to 0.8 s, by a proposal that is discarded."""
+    with suppress(Exception):  # the session itself names what fails
+        make_importable(spec)
+        samplers.make(spec.search, spec.setting).ask(0, 0)

@@ -273,7 +273,7 @@ class Soak:
         return True
 
     def kill_coordinator(self) -> bool:
-        return _signal(self.processes("ray::Coordinator"), signal.SIGKILL)
+        return _signal(self.processes("ray::WaitingCoordinator"), signal.SIGKILL)
 
     def kill_recorder(self) -> bool:
         return _signal(self.processes("ray::Recorder"), signal.SIGKILL)

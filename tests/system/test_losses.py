@@ -50,7 +50,7 @@ def test_killed_actors_come_back_by_replay_and_a_killed_prefect_server_misses_no
     desk.await_events("actor", "ended", 1, process)
     kill_prefect(desk)
     desk.await_events("actor", "saved", 36, process)
-    kill(desk.folder, "ray::Coordinator")
+    kill(desk.folder, "ray::WaitingCoordinator")
     desk.await_events("actor", "ended", 2, process)
     kill_prefect(desk)
     said, _ = process.communicate(timeout=120)

@@ -111,7 +111,9 @@ def looked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looked]:
 
 def test_no_worker_has_anything_of_prefect(looked: Looked) -> None:
     assert any(" ray::trial-0000" in name for name in looked.processes), list(looked.processes)
-    assert any(" ray::Coordinator" in name for name in looked.processes), list(looked.processes)
+    assert any(" ray::WaitingCoordinator" in name for name in looked.processes), list(
+        looked.processes
+    )
     for name, environment in looked.processes.items():
         assert [variable for variable in environment if variable.startswith("PREFECT_")] == [], name
     for found in looked.workers:
