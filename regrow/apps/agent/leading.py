@@ -71,9 +71,10 @@ def _lead(agent: AgentProcess, number: int, *, retry_failed: bool) -> AgentEnd |
     with agent.agents.leading(number) as end:
         options = ["--head", f"--port={port}", "--include-dashboard=false"]
         node = agent.node(options, head)
-        # it loads while the head starts
-        driver = _driver(agent, head, retry_failed=retry_failed)
+        driver: Supervised | None = None
         try:
+            # it loads while the head starts
+            driver = _driver(agent, head, retry_failed=retry_failed)
             try:
                 node.wait(unless=lambda: agent.notices.why is not None)
             except RegrowError as error:
@@ -99,7 +100,8 @@ def _lead(agent: AgentProcess, number: int, *, retry_failed: bool) -> AgentEnd |
                 end(Over(why=str(error)))
             raise
         finally:
-            driver.signal(signal.SIGKILL)
+            if driver is not None:
+                driver.signal(signal.SIGKILL)
             node.end(drain=False)
         if over is not None:
             with suppress(RegrowError):
@@ -192,6 +194,11 @@ def _driver(agent: AgentProcess, head: Head, *, retry_failed: bool) -> Supervise
     command = [*tied.command("regrow"), *request.command]
     if retry_failed:
         command.append("--retry-failed")
-    return Supervised.of(
-        subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
-    )
+    try:
+        return Supervised.of(
+            subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        )
+    except OSError as error:
+        raise RegrowError(f"no driver starts on {agent.me.host}: {error.strerror}") from error
