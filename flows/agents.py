@@ -236,7 +236,7 @@ class Watch:
     _failed: str = ""
     _gone: Gone | None = field(default=None, init=False)
 
-    def heard(self) -> None:
+    def log_grew(self) -> None:
         """Take note that the log has grown."""
         self._missing, self._status = False, ""
         self._due = min(time.monotonic() + LOOK_SECONDS, self._latest)

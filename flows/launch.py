@@ -242,7 +242,7 @@ def _run_flow(session: Session, server: Any) -> None:
         try:
             # Only automations on a server use heartbeats. The thread that sends them sleeps for a
             # second at a time, and the end of a flow run waits for it.
-            beats = prefect_server.is_looked_after(server)
+            beats = prefect_server.has_automations(server)
             with temporary_settings({} if beats else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
                 ended = run_flow(run, flow_run=again, parameters=parameters, return_type="state")
             if isinstance(ended, State):

@@ -29,7 +29,7 @@ from regrow.search.events import Status
 from regrow.search.history.orders import TrialOrder
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError, UserError
-from regrow.tasks.ports.store import Store, take_traffic
+from regrow.tasks.ports.store import Store, pop_traffic
 from regrow.tasks.process import background
 
 POLL_SECONDS = 0.5
@@ -69,7 +69,7 @@ class Loop:
             cluster.raise_if_lost()
             self.attempts.check()
             self._handle_interrupts()
-            self._look_at_nodes()
+            self._forward_nodes()
             if ready:
                 instructions: Instructions = cluster.get(poll)
                 if (status := self._carry_out(instructions)) is not None:
@@ -83,7 +83,7 @@ class Loop:
             self.nodes.room(self.spec.resources.shape),
             present,
             self.nodes.price(),
-            None if self.spec.store_prices is None else take_traffic(self.store),
+            None if self.spec.store_prices is None else pop_traffic(self.store),
         )
 
     def _carry_out(self, instructions: Instructions) -> Status | None:
@@ -131,7 +131,7 @@ class Loop:
         self.attempts.kill()
         cluster.get(self.coordinator.abandon.remote(why))
 
-    def _look_at_nodes(self) -> None:
+    def _forward_nodes(self) -> None:
         for node_id in self.nodes.pop_lost():
             self.coordinator.node_lost.remote(node_id)
         for node_id, why in self.nodes.draining().items():

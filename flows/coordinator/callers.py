@@ -40,7 +40,7 @@ class Callers:
         self.pace = 0.0
         """See Reply."""
 
-    def heard(self, caller: Hashable, *, relay: bool = False) -> None:
+    def record_call(self, caller: Hashable, *, relay: bool = False) -> None:
         """Record a call of an attempt, or of a relay by its name."""
         self._called[caller] = self._clock()
         if relay:
@@ -81,7 +81,7 @@ class Callers:
                 self._asked[node_id] = now
                 self._wanted.append(node_id)
 
-    def take_wanted(self) -> tuple[tuple[str, str], ...]:
+    def pop_wanted(self) -> tuple[tuple[str, str], ...]:
         """Remove and return the requested relays: node IDs and names."""
         wanted, self._wanted = self._wanted, []
         return tuple((node_id, self._name(node_id)) for node_id in wanted)

@@ -22,7 +22,7 @@ from regrow.flows.coordinator.external import external_of
 from regrow.flows.coordinator.instructions import Instructions, assignment
 from regrow.flows.coordinator.leases import Awake, Leases, TaskRunLeases, holders
 from regrow.flows.coordinator.ledger import Unrecordable
-from regrow.flows.coordinator.news import is_impostor, node_of, observe, refuse, told_already
+from regrow.flows.coordinator.news import is_impostor, is_repeated, node_of, observe, refuse
 from regrow.flows.coordinator.present import Present, changes, ending
 from regrow.infra.log.log import CorruptLog, Segments, Superseded
 from regrow.infra.ray.notices import ignore_sigterm
@@ -111,7 +111,7 @@ class Coordinator:
         self._carriers = TaskRunLeases(history)
         for n, a in holders(history):  # after a restart: their leases begin now
             if a.t_began is not None:
-                self._leases.heard(n, a.number)
+                self._leases.record_message(n, a.number)
         self._troubles: dict[tuple[int, int], str] = {}
         """Why attempts cannot save their checkpoints at present."""
         # After a restart: the previous coordinator may not have told its driver to forget these.
@@ -143,8 +143,8 @@ class Coordinator:
     async def report(self, progress: Progress) -> Reply:
         """Record an attempt's news, and answer once they are durable."""
         self._start()
-        self._callers.heard((progress.trial, progress.attempt))
-        (answer,) = await self._durable([(progress, self._taken_in(progress))])
+        self._callers.record_call((progress.trial, progress.attempt))
+        (answer,) = await self._durable([(progress, self._record_news(progress))])
         return answer
 
     async def report_all(
@@ -155,13 +155,13 @@ class Coordinator:
     ) -> list[Reply]:
         """Take what a relay has gathered, as `report` and `show`; answers are in its order."""
         self._start()
-        self._callers.heard(relay, relay=True)
+        self._callers.record_call(relay, relay=True)
         for task_run, printed in lines:
             await self.show(task_run, printed)
         taken: list[tuple[Progress, Reply]] = []
         for progress in news:
             try:
-                answer = self._taken_in(progress)
+                answer = self._record_news(progress)
             except Exception as error:  # noqa: BLE001 - concerns only this attempt, which it ends as `report` would
                 answer = Reply(reason="fenced", why=str(error))
             taken.append((progress, answer))
@@ -185,16 +185,16 @@ class Coordinator:
                 return [FENCED for _ in taken]
         return [answer for _, answer in taken]
 
-    def _taken_in(self, progress: Progress) -> Reply:
+    def _record_news(self, progress: Progress) -> Reply:
         """Record an attempt's news, and return the answer to be given once they are durable."""
         ledger, history = self._ledger, self._ledger.history
         attempt = history.lease(progress.trial, progress.attempt)
         self._leases.seen(node_of(history, progress))
-        if attempt is None and told_already(history, progress):
+        if attempt is None and is_repeated(history, progress):
             return FENCED if ledger.superseded else Reply()
         if ledger.superseded or attempt is None or is_impostor(progress, attempt):
             return FENCED
-        self._leases.heard(progress.trial, progress.attempt)
+        self._leases.record_message(progress.trial, progress.attempt)
         lease = progress.trial, progress.attempt
         self._troubles.pop(lease, None)
         if progress.trouble and progress.ended is None:
@@ -207,7 +207,7 @@ class Coordinator:
         self._leases.avoid(progress.silent_node)
         try:
             if progress.ended is not None:
-                self._take_traffic()  # the session may be over with this attempt
+                self._record_traffic()  # the session may be over with this attempt
             draining = self._leases.draining_of(attempt.nodes) is not None
             refused = observe(ledger, progress, attempt, draining=draining)
         except (IllegalMove, Unrecordable) as error:
@@ -311,17 +311,17 @@ class Coordinator:
         self._start()
         ledger = self._ledger
         if present is not None:
-            self._take_present(present)
+            self._record_present(present)
         if (
             not ledger.superseded
             and (changed := self._seen.update(room, ledger.history)) is not None
         ):
             ledger.record(Capacity(t=ledger.now(), **msgspec.structs.asdict(changed)))
-        self._take_price(price)
+        self._record_price(price)
         if traffic is not None:
             self._asked += traffic
         if self._monotonic() - self._metered >= METER_SECONDS:
-            self._take_traffic()
+            self._record_traffic()
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             self._expire()
@@ -365,8 +365,8 @@ class Coordinator:
         return Instructions(
             submit=tuple(assignment(ledger.history, *lease) for lease in starts),
             forget=forget,
-            drain=self._leases.take_undrained(),
-            relay=self._callers.take_wanted(),
+            drain=self._leases.pop_undrained(),
+            relay=self._callers.pop_wanted(),
             # the cluster learns of draining nodes only after this
             avoid=(*self._leases.avoided(), *self._leases.draining),
             nodes=nodes_of(ledger.history),
@@ -376,7 +376,7 @@ class Coordinator:
             superseded=ledger.superseded,
         )
 
-    def _take_price(self, price: ClusterPrice | None) -> None:
+    def _record_price(self, price: ClusterPrice | None) -> None:
         """Record what the cluster costs, if that has changed."""
         ledger, known = self._ledger, self._ledger.history.spending
         if price is None or ledger.superseded or ledger.history.closed is not None:
@@ -384,7 +384,7 @@ class Coordinator:
         if (price.per_hour, price.nodes) != (known.per_hour, known.nodes):
             ledger.record(Priced(t=ledger.now(), per_hour=price.per_hour, nodes=price.nodes))
 
-    def _take_traffic(self) -> None:
+    def _record_traffic(self) -> None:
         """Record what this process and the driver asked of the store since the last call, if it
         costs anything.
         """
@@ -394,11 +394,11 @@ class Coordinator:
         self._metered = self._monotonic()
         if ledger.superseded:
             return
-        asked, self._asked = self._asked + (ledger.take_traffic() or Traffic()), Traffic()
+        asked, self._asked = self._asked + (ledger.pop_traffic() or Traffic()), Traffic()
         if asked:
             ledger.record(Metered(t=ledger.now(), traffic=asked))
 
-    def _take_present(self, present: Present) -> None:
+    def _record_present(self, present: Present) -> None:
         """Record who came and left, and have trials leave machines whose time ends."""
         ledger = self._ledger
         if ledger.superseded or ledger.history.closed is not None:

@@ -52,7 +52,7 @@ class Leases:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._heard: dict[Lease, float] = {}
+        self._last_message: dict[Lease, float] = {}
         self._speaking: dict[Lease, int] = {}
         self._suspects: dict[Lease, float] = {}
         self._waiting: dict[Lease, float] = {}
@@ -62,14 +62,14 @@ class Leases:
         self.undrained: list[tuple[str, str]] = []
         """(node ID, reason) of nodes whose draining was not reported to the cluster yet."""
 
-    def heard(self, trial: int, attempt: int) -> None:
+    def record_message(self, trial: int, attempt: int) -> None:
         """Record a message of an attempt."""
-        self._heard[trial, attempt] = self._clock()
+        self._last_message[trial, attempt] = self._clock()
         self._suspects.pop((trial, attempt), None)
 
     def keep(self, held: Collection[Lease]) -> None:
         """Forget all leases except those that are held."""
-        for memory in (self._heard, self._suspects, self._waiting):
+        for memory in (self._last_message, self._suspects, self._waiting):
             for lease in memory.keys() - held:
                 del memory[lease]
 
@@ -85,7 +85,7 @@ class Leases:
                 self._speaking[lease] -= 1
                 if not self._speaking[lease]:
                     del self._speaking[lease]
-                self.heard(*lease)
+                self.record_message(*lease)
 
     def suspect(self, leases: Iterable[Lease]) -> None:
         """Mark attempts that have not begun and may have been sent to a lost node."""
@@ -99,14 +99,14 @@ class Leases:
         lease = trial, attempt
         if lease in self._speaking:
             return False
-        since = self._heard.get(lease) if began else self._suspects.get(lease)
+        since = self._last_message.get(lease) if began else self._suspects.get(lease)
         if since is None:
             if began:
-                self._heard[lease] = self._clock()
+                self._last_message[lease] = self._clock()
             return False
         if self._clock() - since <= seconds:
             return False
-        self._heard.pop(lease, None)
+        self._last_message.pop(lease, None)
         self._suspects.pop(lease, None)
         return True
 
@@ -145,7 +145,7 @@ class Leases:
             (why for node_id in node_ids if (why := self.draining.get(node_id)) is not None), None
         )
 
-    def take_undrained(self) -> tuple[tuple[str, str], ...]:
+    def pop_undrained(self) -> tuple[tuple[str, str], ...]:
         """Remove and return the draining nodes to report to the cluster."""
         taken, self.undrained = tuple(self.undrained), []
         return taken

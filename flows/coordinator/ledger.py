@@ -28,7 +28,7 @@ from regrow.search.planning.planner import Planner
 from regrow.search.samplers.external import External
 from regrow.tasks.errors import RegrowError, UserCodeError
 from regrow.tasks.output.traces import printable, user_trace
-from regrow.tasks.ports.store import Store, Unavailable, take_traffic
+from regrow.tasks.ports.store import Store, Unavailable, pop_traffic
 
 COMPACT_EVERY = 128
 """Segments between two checks for small ones to merge."""
@@ -123,9 +123,9 @@ class Ledger:
             fold(self._store, external.hear, self.log.since(0))
         self._external = external
 
-    def take_traffic(self) -> Traffic | None:
-        """See `take_traffic` of the store's port."""
-        return take_traffic(self._store)
+    def pop_traffic(self) -> Traffic | None:
+        """See `pop_traffic` of the store's port."""
+        return pop_traffic(self._store)
 
     def retire(self) -> None:
         """Stop writing, as another writer has taken over."""
@@ -154,7 +154,7 @@ class Ledger:
                 step=self.history.trials[lease[0]].step,
                 message=printable(message),
                 by="driver",
-                cost=attempt.told_cost(now),
+                cost=attempt.recorded_cost(now),
             )
         )
 

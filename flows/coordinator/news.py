@@ -20,7 +20,7 @@ def node_of(history: History, progress: Progress) -> str:
     return found.node_id if found is not None else ""
 
 
-def told_already(history: History, progress: Progress) -> bool:
+def is_repeated(history: History, progress: Progress) -> bool:
     """Return whether this repeats an attempt's last message, whose answer was lost."""
     attempt = _attempt(history, progress)
     if progress.ended is None or attempt is None:
@@ -92,7 +92,7 @@ def observe(
         fields = {
             "message": printable(ended.message),
             "trace": printable(ended.trace),
-            "cost": attempt.told_cost(now),
+            "cost": attempt.recorded_cost(now),
         }
         ledger.record(
             msgspec.structs.replace(ended, t=now, **lease, by="attempt", narrower=False, **fields)

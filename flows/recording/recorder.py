@@ -166,7 +166,7 @@ class Recorder:
                     runs.apply(decode(line), number)
                 if number <= cursor:
                     runs.skip()
-            if self._look_at_notes(runs) or (log.after > cursor and batch.segments):
+            if self._record_notes(runs) or (log.after > cursor and batch.segments):
                 self._write(sink, runs, cursor, log.after)
             self._answer(sink, runs)
             if log.after > self._written:
@@ -177,7 +177,7 @@ class Recorder:
                 if took is not None:
                     self._coordinator.rehearsed.remote(took)
 
-    def _look_at_notes(self, runs: TrialRuns) -> bool:
+    def _record_notes(self, runs: TrialRuns) -> bool:
         """Return whether there are new notes; asked from time to time, and at the end."""
         due = time.monotonic() - self._looked > NOTES_SECONDS[self._places.storage.metered]
         if not runs.history.trials or not (due or runs.history.closed is not None):

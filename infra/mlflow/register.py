@@ -93,7 +93,7 @@ def register_best(name: str, sink: MlflowSink, runs: TrialRuns, store: Store) ->
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"):
             raise
-    with _looking_at(tracking_uri):
+    with _tracking_at(tracking_uri):
         details: dict[str, Any] = {"run_id": run_id, "tags": tags, "description": about}
         source = f"models:/{model_id}"
         version = client.create_model_version(name, source, model_id=model_id, **details)
@@ -107,7 +107,7 @@ def _is_registered(client: MlflowClient, name: str, tags: dict[str, str]) -> boo
 
 
 @contextmanager
-def _looking_at(tracking_uri: str) -> Iterator[None]:
+def _tracking_at(tracking_uri: str) -> Iterator[None]:
     """Set MLflow's global tracking URI within the block: the registry looks models up there."""
     before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None  # type: ignore[no-untyped-call]  # mlflow's
     mlflow.set_tracking_uri(tracking_uri)

@@ -142,9 +142,9 @@ class PrefectServerHandle:
     def watch(self) -> None:
         """Restart an embedded server whenever it ends, on its port and database."""
         if self.server.embedded and self._watcher is None:
-            self._watcher = background.start(self._look_after, name="prefect-watch")
+            self._watcher = background.start(self._restart_lost, name="prefect-watch")
 
-    def _look_after(self) -> None:
+    def _restart_lost(self) -> None:
         while not self._left.wait(_WATCH_SECONDS):
             # Its port is not free yet, or another user is restarting it: try again later.
             with suppress(OSError, RegrowError):
@@ -255,7 +255,7 @@ def begin(home: Path, *, port: int | None = None, adopt: bool = True) -> Prefect
     return handle
 
 
-def is_looked_after(handle: PrefectServerHandle) -> bool:
+def has_automations(handle: PrefectServerHandle) -> bool:
     """Return whether the server has automations that react to a flow run's heartbeats: a user's
     server and a station's have.
     """

@@ -132,7 +132,7 @@ class S3Store:
 
     # ---- beyond the port
 
-    def take_traffic(self) -> Traffic:
+    def pop_traffic(self) -> Traffic:
         """Return what this process asked of all buckets since the last call."""
         return METER.drain()
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regrow.cli import options
-from regrow.cli.console import damage_told_last, plain_console
+from regrow.cli.console import damage_raised_last, plain_console
 from regrow.cli.tables import GAP
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import read
@@ -69,7 +69,7 @@ def compare(
     """
     if len(names) < 2:
         raise UserError(f"compare takes two or more experiments, and was given {', '.join(names)}")
-    with damage_told_last() as noted:
+    with damage_raised_last() as noted:
         _compare([_course(name, state, noted) for name in names], as_json=as_json)
 
 

@@ -81,16 +81,16 @@ class OpenedExperiment:
 @contextmanager
 def opened(name: str, state: str | None) -> Iterator[OpenedExperiment]:
     """Open the experiment of a state root within the block. Raises UserError if there is none, and
-    as `damage_told_last` does.
+    as `damage_raised_last` does.
     """
     places = Places.at(state)
     store = places.known(name)
-    with damage_told_last() as noted:
+    with damage_raised_last() as noted:
         yield OpenedExperiment(name, places, store, replayed(store, name, on_damage=noted))
 
 
 @contextmanager
-def damage_told_last() -> Iterator[Callable[[CorruptLog], None]]:
+def damage_raised_last() -> Iterator[Callable[[CorruptLog], None]]:
     """Show what can be read of a damaged experiment: collect damage of a log within the block (pass
     it to readers as `on_damage`); at the end, raise the first, which is exit code 4.
     """

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from rich.text import Text
 
 from regrow.cli import options, tables
-from regrow.cli.console import damage_told_last, opened, plain_console
+from regrow.cli.console import damage_raised_last, opened, plain_console
 from regrow.cli.options import option
 from regrow.infra.log.reading import read
 from regrow.infra.state import notes, unhealed
@@ -37,7 +37,7 @@ def show(name: options.Name, state: options.State = None, as_json: options.Json 
 
     places = Places.at(state)
     store, board = places.known(name), Board(name)
-    with damage_told_last() as noted:
+    with damage_raised_last() as noted:
         read(store, board.apply, board.history, noted)
         history, alive, now = board.history, runs(places, name), time.time()
         notes_of, stuck = notes.read(store), None if alive else unhealed.records(places).get(name)

@@ -67,7 +67,7 @@ def watch(
 class RunnerStatus(Protocol):
     """What is known of who runs an experiment."""
 
-    def heard(self) -> None:
+    def log_grew(self) -> None:
         """Take note that the log has grown."""
 
     def banner(self, history: History) -> str:
@@ -134,19 +134,19 @@ class _Presence:
 
     def __init__(self, places: Places, name: str) -> None:
         self._places, self._name = places, name
-        self._heard = time.monotonic()
+        self._grew = time.monotonic()
         self._asked: float | None = None
         self._absent = self._returns = False
 
-    def heard(self) -> None:
-        self._heard = time.monotonic()
+    def log_grew(self) -> None:
+        self._grew = time.monotonic()
         self._absent = self._returns = False
 
     def banner(self, history: History) -> str:
         """Return a message about the driver, or an unreachable store; "" for none."""
         now = time.monotonic()
         due = (
-            now - self._heard > SILENT_SECONDS
+            now - self._grew > SILENT_SECONDS
             and now - (self._asked or 0.0) > SIGNS_SECONDS[self._places.storage.metered]
         )
         if self._asked is None or due:
@@ -187,7 +187,7 @@ def _follow(
             if batch.more:
                 continue
             if segments and not first:
-                runs_it.heard()
+                runs_it.log_grew()
             first = first and not segments
             if history.closed is not None and history.closed.status != "interrupted":
                 return history

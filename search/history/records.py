@@ -141,7 +141,7 @@ class Attempt:
             return None
         return round(self.slot_seconds(t) * self.price / 3600.0, 9)
 
-    def told_cost(self, t: float) -> float | None:
+    def recorded_cost(self, t: float) -> float | None:
         """Return the cost to write into the attempt's end, None unless a node has a price.
 
         The specification's price may change later, so a cost based on it is not written.

@@ -227,7 +227,7 @@ class Planner:
                 step=trial.step,
                 message="the driver was lost",
                 by="planner",
-                cost=trial.attempts[-1].told_cost(self.history.cut),
+                cost=trial.attempts[-1].recorded_cost(self.history.cut),
             )
         return None
 
@@ -274,7 +274,7 @@ class Planner:
             message=why,
             by="planner",
             narrower=narrower,
-            cost=trial.attempts[-1].told_cost(now) if outcome == "stopped" else None,
+            cost=trial.attempts[-1].recorded_cost(now) if outcome == "stopped" else None,
         )
 
     def _revive(self, now: float) -> AnyEvent | None:

@@ -243,7 +243,7 @@ class Simulation:
         while (decision := self.planner.next(self.now)) is not None:
             self._write(decision)
         self._place()
-        self._look_later()
+        self._plan_at_limits()
 
     def _write(self, event: AnyEvent) -> None:
         self.planner.apply(event)
@@ -252,9 +252,9 @@ class Simulation:
             self._waiting.append(event)
             waits, resources = market.patience(self.history), self.history.spec.resources
             if event.width > resources.widths[0] and resources.grouped:
-                self._at(self.now + SHRINK_SECONDS, self._look_at_waits)
+                self._at(self.now + SHRINK_SECONDS, self._report_waits)
             if waits is not None:
-                self._at(self.now + waits, self._look_at_waits)
+                self._at(self.now + waits, self._report_waits)
         elif isinstance(event, Ended) and event.by == "planner":
             over = event.trial, event.attempt
             self._waiting = [one for one in self._waiting if (one.trial, one.attempt) != over]
@@ -263,9 +263,9 @@ class Simulation:
                 self._leave_machines(there)
         elif isinstance(event, Closing):
             for since in {started.t for started in self._waiting}:
-                self._at(max(self.now, since + WITHDRAW_SECONDS), self._look_at_waits)
+                self._at(max(self.now, since + WITHDRAW_SECONDS), self._report_waits)
 
-    def _look_at_waits(self) -> None:
+    def _report_waits(self) -> None:
         """Report the attempts that have waited long for their machines."""
         since = {(one.trial, one.attempt): one.t for one in self._waiting}
 
@@ -276,7 +276,7 @@ class Simulation:
             if self.history.lease(trial, attempt) is not None:
                 self.record(Waited(t=self.now, trial=trial, attempt=attempt, seconds=seconds))
 
-    def _look_later(self) -> None:
+    def _plan_at_limits(self) -> None:
         """See to it that the planner is asked when money or time is over, or trials have to change
         to on-demand machines, to a second.
         """
@@ -571,7 +571,7 @@ class Simulation:
                 step=step,
                 message=message,
                 by=by,
-                cost=self.history.trials[running.trial].attempts[-1].told_cost(self.now),
+                cost=self.history.trials[running.trial].attempts[-1].recorded_cost(self.now),
             )
         )
 

@@ -131,7 +131,7 @@ class Notify(Part):
     """
 
     @model_validator(mode="after")
-    def _names_somebody(self) -> Self:
+    def _has_recipients(self) -> Self:
         if not (self.addresses or self.block):
             raise SpecError(
                 "notify", None, "names nobody", "add slack, teams, discord, email, webhook or block"

@@ -28,7 +28,7 @@ from regrow.tasks.output.traces import in_a_line, one_line
 from regrow.tasks.ports.executor import Finished
 from regrow.tasks.ports.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records
 from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken, PartMissing, RankFailed, RankGroup
-from regrow.tasks.ports.store import Store, StoreError, Unavailable, take_traffic
+from regrow.tasks.ports.store import Store, StoreError, Unavailable, pop_traffic
 from regrow.tasks.process import temporary
 from regrow.tasks.trial.metric_values import described
 from regrow.tasks.trial.reporter import Reporter
@@ -349,7 +349,7 @@ def _asked(job: Job, store: Store) -> Traffic | None:
     """Return what this process asked of the store since the last call, of this attempt or one
     before it; None for nothing, or if it does not count.
     """
-    return take_traffic(store) if job.metered else None
+    return pop_traffic(store) if job.metered else None
 
 
 def _saved(

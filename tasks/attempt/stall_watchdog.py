@@ -79,7 +79,7 @@ class StallWatchdog:
 
     def _end(self, end: AttemptVerdict) -> bool:
         end = msgspec.structs.replace(end, message=self._group.stuck(end.message))
-        background.start(self._tell_stacks, end.message, name="stacks").join(STACKS_SECONDS)
+        background.start(self._log_stacks, end.message, name="stacks").join(STACKS_SECONDS)
         self.end(end)
         return True
 
@@ -88,7 +88,7 @@ class StallWatchdog:
         self._reporter.flush(ended=self._reporter.ended(end))
         self._leave()
 
-    def _tell_stacks(self, message: str) -> None:
+    def _log_stacks(self, message: str) -> None:
         whose = "its threads" if self._group.world.size == 1 else "the threads of rank 0"
         log_stacks(f"trial {self._lease.trial}: {message}", whose, self._training)
 

@@ -48,7 +48,7 @@ from regrow.tasks.group.wire import (
 from regrow.tasks.output.traces import in_a_line, one_line
 from regrow.tasks.ports.messages import Assignment, Host, Job, Records, Reply
 from regrow.tasks.ports.ranks import AttemptVerdict, Metrics, RankCommand, Ranks, World
-from regrow.tasks.ports.store import Store, StoreError, take_traffic
+from regrow.tasks.ports.store import Store, StoreError, pop_traffic
 from regrow.tasks.process import background, temporary
 from regrow.tasks.trial.trial import Trial, TrialEnd
 from regrow.tasks.trial.usage_meter import UsageMeter
@@ -261,7 +261,7 @@ class PartUploads:
                 given_up=self._given_up,
                 failed=lambda error: self.troubled("store", error.why),
             )
-            part = msgspec.structs.replace(part, traffic=take_traffic(self._store))
+            part = msgspec.structs.replace(part, traffic=pop_traffic(self._store))
             self._member.send(Uploaded(step, part=part))
             self.troubled("store", "")
         except UserError as error:

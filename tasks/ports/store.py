@@ -80,11 +80,11 @@ class Store(Protocol):
         """
 
 
-def take_traffic(store: Store) -> Traffic | None:
+def pop_traffic(store: Store) -> Traffic | None:
     """Return what this process asked of a store since the last call; None for nothing, or if the
     store does not count it, as a folder.
     """
-    take: Callable[[], Traffic] | None = getattr(store, "take_traffic", None)
+    take: Callable[[], Traffic] | None = getattr(store, "pop_traffic", None)
     return (take() or None) if take is not None else None
 
 

@@ -10,7 +10,7 @@ import pytest
 from regrow.search.events import Began, Ended, Metered, Saved
 from regrow.search.history import cost
 from regrow.search.measured import Traffic
-from regrow.tasks.ports.store import take_traffic
+from regrow.tasks.ports.store import pop_traffic
 from regrow.tasks.trial.trial import Trial
 from tests.contract.behind_proxy import at, large
 from tests.contract.s3_proxy import Proxy
@@ -38,7 +38,7 @@ def test_each_try_is_counted_by_its_class_and_bytes_by_what_came(
     proxy: Proxy, tmp_path: Path
 ) -> None:
     store = at(proxy)
-    take_traffic(store)
+    pop_traffic(store)
     proxy.harm((503, "SlowDown"), 2)
     store.create("k", b"content")
     file = large(tmp_path)
@@ -46,19 +46,19 @@ def test_each_try_is_counted_by_its_class_and_bytes_by_what_came(
     store.list("")
     store.fetch("large", tmp_path / "fetched")
     store.delete(["k"])
-    found = take_traffic(store)
+    found = pop_traffic(store)
     assert counted(found) == seen(proxy)
     assert found is not None
     assert found.writes > 5
     assert found.sent == file.stat().st_size
-    assert take_traffic(store) is None
+    assert pop_traffic(store) is None
 
 
 def test_an_experiment_logs_all_requests_of_its_coordinator_and_attempts(
     proxy: Proxy, make_office: MakeOffice, attempt: Attempting
 ) -> None:
     store = at(proxy)
-    take_traffic(store)
+    pop_traffic(store)
     office = make_office(store=store, store_prices=PRICES, max_steps=3)
 
     def evicted(trial: Trial) -> None:
@@ -79,7 +79,7 @@ def test_an_experiment_logs_all_requests_of_its_coordinator_and_attempts(
     history = office.history
     assert history.closed is not None
     paid = cost.of(history, history.t_last)
-    later = take_traffic(store) or Traffic()  # the log's last write, and this test, which reads it
+    later = pop_traffic(store) or Traffic()  # the log's last write, and this test, which reads it
     assert counted(paid.traffic + later) == seen(proxy)
     assert paid.traffic.writes > later.writes
     parts = [

@@ -30,18 +30,18 @@ def looked(callers: Callers, clock: Clock, *nodes: str, lease: float = 30.0) -> 
     assert callers.due()
     callers.adjust(nodes, lease)
     assert not callers.due()
-    return tuple(node for node, _ in callers.take_wanted())
+    return tuple(node for node, _ in callers.pop_wanted())
 
 
 def test_the_pace_is_that_of_as_many_calls_as_the_coordinator_can_take() -> None:
     clock = Clock()
     callers = Callers(clock, "s")
     for n in range(40):
-        callers.heard((n, 1))
+        callers.record_call((n, 1))
     looked(callers, clock, *["n"] * 40)
     assert callers.pace <= FLUSH_SECONDS, "few attempts send as often as they like to"
     for n in range(1_000):
-        callers.heard((n, 1))
+        callers.record_call((n, 1))
     looked(callers, clock, *["n"] * 1_000)
     assert callers.pace == pytest.approx(1_000 / calling.CALLS_A_SECOND)
     looked(callers, clock, *["n"] * 1_000, lease=6.0)
@@ -52,13 +52,13 @@ def test_relays_count_as_one_and_who_is_gone_does_not_count() -> None:
     clock = Clock()
     callers = Callers(clock, "s")
     for n in range(10_000):
-        callers.heard((n, 1))
+        callers.record_call((n, 1))
     nodes = [f"n{n % 300}" for n in range(10_000)]
     looked(callers, clock, *nodes)
     assert callers.pace == SLOWEST_SECONDS
     clock.now += 60.0
     for n in range(300):
-        callers.heard(f"relay-{n}", relay=True)
+        callers.record_call(f"relay-{n}", relay=True)
     looked(callers, clock, *nodes)
     assert callers.pace == pytest.approx(10_000 / calling.NEWS_A_SECOND)
 
@@ -76,7 +76,7 @@ def test_nodes_with_many_attempts_of_many_want_a_relay_once() -> None:
     assert looked(callers, clock, *crowd) == ("big",), "it did not come"
     assert callers.relay("big") == ""
     name = "regrow-relay-s-big"
-    callers.heard(name, relay=True)
+    callers.record_call(name, relay=True)
     assert callers.relay("big") == name
     clock.now += calling.ASK_SECONDS
     assert looked(callers, clock, *crowd) == ()

@@ -106,16 +106,16 @@ def test_what_the_zombie_says_afterwards_is_refused_and_changes_nothing(make: Ma
 def test_attempts_that_have_ended_are_forgotten() -> None:
     watch = Leases(lambda: 0.0)
     for trial in range(100):
-        watch.heard(trial, 1)
+        watch.record_message(trial, 1)
         watch.suspect([(trial, 2)])
         watch.keep({(trial, 1)})
-    assert (set(watch._heard), set(watch._suspects)) == ({(99, 1)}, set())
+    assert (set(watch._last_message), set(watch._suspects)) == ({(99, 1)}, set())
 
 
 def test_a_coordinator_that_did_not_run_itself_blames_nobody_for_the_silence() -> None:
     now = 100.0
     watch = Leases(Awake(lambda: now))
-    watch.heard(0, 1)
+    watch.record_message(0, 1)
     now += 3600.0  # suspended
     assert not watch.silent(0, 1, 10.0, began=True)
     for _ in range(6):  # what the attempt says now arrives; if it says nothing, it is lost

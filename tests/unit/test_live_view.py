@@ -238,14 +238,17 @@ def test_a_driver_that_was_lost_is_one_line_however_many_trials_ran() -> None:
 
 
 def test_a_trial_that_has_reported_nothing_for_a_while_is_seen_as_silent() -> None:
-    assert [words.heard(span, usual=1.0) for span in (4, 59, 60, 240)] == [
+    assert [words.last_report(span, usual=1.0) for span in (4, 59, 60, 240)] == [
         "4s",
         "59s",
         "silent 60 s",
         "silent 4 min",
     ]
     # slow is not silent
-    assert [words.heard(span, usual=100.0) for span in (240, 600)] == ["4:00", "silent 10 min"]
+    assert [words.last_report(span, usual=100.0) for span in (240, 600)] == [
+        "4:00",
+        "silent 10 min",
+    ]
     board = shown([event for event in simulated("fifo", lose=False).events if event.t <= 135.0])
     assert "silent" not in picture(board)
     assert picture(board, now=board.history.t_last + 600).count("silent 10 min") == len(

@@ -174,7 +174,7 @@ def times_lost(states: Iterable[State[Any]]) -> int:
     return sum(now and not before for before, now in pairwise([False, *recovered]))
 
 
-def take_up(client: SyncPrefectClient, run_id: UUID) -> None:
+def reschedule(client: SyncPrefectClient, run_id: UUID) -> None:
     """Reschedule a flow run that is still as the station's end left it."""
     state = client.read_flow_run(run_id).state
     if state is not None and state.name == "Interrupted":

@@ -191,7 +191,7 @@ class Supervisor:
                 self._keep_servers()
             for running in self._running:
                 try:
-                    self._look_after(running)
+                    self._check_part(running)
                 except OSError as error:
                     _LOG.warning("%s: %s; it is tried again", running.part.name, error)
                     running.due = time.monotonic() + running.backoff.after(0.0)
@@ -200,7 +200,7 @@ class Supervisor:
                     record.write(self._folder / "parts.json", now)
                     written = now
 
-    def _look_after(self, running: RunningPart) -> None:
+    def _check_part(self, running: RunningPart) -> None:
         if running.alive:
             running.steady = running.steady or running.part.ready()
         elif running.process is not None:

@@ -113,7 +113,7 @@ class Worker:
         file = self._folder / UNFINISHED
         for run in read_record(file).get("flow_runs", []):
             with suppress(ObjectNotFound, ValueError):
-                auto_restart.take_up(client, UUID(run))
+                auto_restart.reschedule(client, UUID(run))
         file.unlink(missing_ok=True)
         self._prepared = True
 

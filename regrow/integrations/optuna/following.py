@@ -144,7 +144,7 @@ class Follow:
         for event in batch.events():
             self._history.apply(event)
             try:
-                self._heard(event, mirror)
+                self._apply(event, mirror)
             except BaseException as error:  # noqa: BLE001 - from a callback: it ends the study and is raised by optimize
                 self._raised = self._raised or error
                 self._callbacks = ()
@@ -154,7 +154,7 @@ class Follow:
         if self._ends or time.monotonic() >= self._deadline:
             self._end()
 
-    def _heard(self, event: AnyEvent, mirror: Mirror) -> None:
+    def _apply(self, event: AnyEvent, mirror: Mirror) -> None:
         if isinstance(event, Opened) and event.by == "driver" and self._timeout is not None:
             self._deadline = time.monotonic() + self._timeout
         if not isinstance(event, Ended):

@@ -107,7 +107,7 @@ class AnsweringSearcher:
             return None
         from ray.tune.search import Searcher
 
-        self._take_up()
+        self._catch_up()
         suggested = self._searcher.suggest(self._id(wanted.trial))
         if suggested is None:
             return None
@@ -116,7 +116,7 @@ class AnsweringSearcher:
         values = plain(suggested, type(self._searcher).__name__)
         return Answered(t=now, about=wanted.trial, values=values, state=self._keep())
 
-    def _take_up(self) -> None:
+    def _catch_up(self) -> None:
         """Bring the searcher to where it was in earlier processes."""
         events, self._unheard = self._unheard, None
         if events is None:

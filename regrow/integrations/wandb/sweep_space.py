@@ -117,7 +117,7 @@ def _parameter(given: Any, key: str, grid: bool, notes: Notes) -> Any:
         known(given, key, ("parameters",))
         notes.append((key, "nested, an argument is called by its dotted name"))
         return group(given["parameters"], f"{key}.parameters", grid, notes)
-    kind = str(given.get("distribution") or _unsaid(given))
+    kind = str(given.get("distribution") or _default_distribution(given))
     if (reads := _READS.get(kind)) is None:
         hint = f"its distribution is one of: {', '.join(_READS)}"
         raise SpecError(key, dict(given), "cannot be translated", hint)
@@ -152,7 +152,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and is_finite(value)
 
 
-def _unsaid(given: Mapping[str, Any]) -> str | None:
+def _default_distribution(given: Mapping[str, Any]) -> str | None:
     """Return the distribution if none is named, as W&B chooses it."""
     if "values" in given:
         return "categorical"

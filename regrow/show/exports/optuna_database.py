@@ -122,10 +122,10 @@ def _checked(url: str) -> None:
         driver = f"{parts.get_driver_name()} is a driver for asyncio"
         raise UserError(f"{shown_url(url)}: {driver}; write {meant}")
     if parts.get_backend_name() == "sqlite" and parts.database and not parts.query:
-        _look_at(Path(parts.database))
+        _check_database(Path(parts.database))
 
 
-def _look_at(file: Path) -> None:
+def _check_database(file: Path) -> None:
     """Raise UserError for a file that sqlite would wait for, or could not open."""
     try:
         mode = file.stat().st_mode

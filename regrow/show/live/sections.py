@@ -155,7 +155,7 @@ def _age(board: Board, trial: TrialRecord, now: float) -> str:
     heard = board.heard.get(trial.number, now)
     done = trial.step - attempt.from_step
     usual = (heard - (attempt.t_began or heard)) / done if done > 0 else 0.0
-    return words.heard(now - heard, usual)
+    return words.last_report(now - heard, usual)
 
 
 def _best(board: Board, signs: Signs) -> Section | None:

@@ -117,7 +117,7 @@ def seconds(span: float) -> str:
     return f"{span:.0f} s" if span < 99.5 else on_clock(span)
 
 
-def heard(span: float, usual: float) -> str:
+def last_report(span: float, usual: float) -> str:
     """Format how long ago a trial reported; 'silent 4 min' after thrice its usual step."""
     return f"silent {in_words(span)}" if span >= max(SILENT_SECONDS, 3 * usual) else ago(span)
 

@@ -220,10 +220,12 @@ class TriggerLoop:
         before, self._watches = self._watches, {}
         for one in self._schedules.values():
             self._alone(
-                one.id, one.name, "it cannot be read", partial(self._look_after, one, before)
+                one.id, one.name, "it cannot be read", partial(self._watch_schedule, one, before)
             )
 
-    def _look_after(self, one: Schedule, before: Mapping[tuple[str, str], TriggerWatch]) -> None:
+    def _watch_schedule(
+        self, one: Schedule, before: Mapping[tuple[str, str], TriggerWatch]
+    ) -> None:
         """Create a watch for each trigger of a schedule; unchanged ones of `before` are kept."""
         for kind in KINDS:
             given, cursor = one.wants(kind), self._journal.cursor(one.id, kind)
