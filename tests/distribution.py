@@ -83,6 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[place] = item
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
     """Return the scheduler for `--dist=loadfile`, and None for the others: xdist then takes its own."""
     from xdist.scheduler import LoadFileScheduling
