@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
 from regrow.tasks.errors import UserError
@@ -43,6 +44,8 @@ NEVER = {".git", ".venv", ".regrow", "__pycache__", ".ipynb_checkpoints"} | {
 """Folders that are never sent, as each machine makes its own."""
 _KEY = re.compile(rb"\s*-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")
 _ACCOUNT = re.compile(rb'"type"\s*:\s*"(service_account|authorized_user|external_account)"')
+MOST_LINKED = 10_000
+"""Most files of a folder that a link leads to."""
 _TOLD = 5
 
 
@@ -55,9 +58,10 @@ def confidential(folder: Path, *, linked: bool = False) -> list[str]:
     """Return what not to send of a folder, and what this user may not read: relative paths; those
     of folders end with `/`.
 
-    `linked`: also of the folders that links in it lead to, as Ray's packer follows them, and the
-    links that lead to a folder above, which it would follow again and again. Raises UserError for a
-    folder that this user may not read: Ray cannot leave it out.
+    `linked`: also of the folders that links in it lead to, as Ray's packer follows them; the links
+    that lead to a folder above, which it would follow again and again; and those that lead to more
+    than MOST_LINKED files. Raises UserError for a folder that this user may not read: Ray cannot
+    leave it out.
     """
     wanted = included()
 
@@ -79,7 +83,8 @@ def warning(left_out: Sequence[str]) -> str:
     """Return the message about what was left out."""
     more = f" and {len(left_out) - _TOLD} more" if len(left_out) > _TOLD else ""
     return (
-        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above:"
+        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above or"
+        " to much data:"
         f" {', '.join(left_out[:_TOLD])}{more}; --include PATTERN (or {INCLUDE}) sends them"
     )
 
@@ -89,28 +94,38 @@ def excludes(left_out: Sequence[str]) -> list[str]:
     return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path) for path in left_out]
 
 
-def _found(folder: Path, linked: bool) -> Iterator[Path]:
-    above = {str(folder): frozenset((os.path.realpath(folder),))}
-    for here, folders, names in os.walk(folder, followlinks=linked):
-        passed = above.pop(here)
-        for path in (Path(here, name) for name in folders):
+def _found(folder: Path, linked: bool, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Yield what not to send. `above`: the real paths of the folders that a link was met in."""
+    on_the_way = {str(folder): above | {os.path.realpath(folder)}}
+    for here, folders, names in os.walk(folder):
+        passed = on_the_way.pop(here)
+        paths = [Path(here, name) for name in folders]
+        for path in paths:
             if not path.is_symlink() and not os.access(path, os.R_OK | os.X_OK):
                 raise UserError(
                     f"{path}: this user may not read the folder, and what lies beside the code is"
                     " sent with it; change its permissions, move it, or name a folder with nothing"
                     " but the code in the specification's `working_dir`"
                 )
-        left_out = {
-            name
-            for name in folders
-            if {name.lower(), _target(Path(here, name)).name.lower()} & FOLDERS
-            or str(_target(Path(here, name))) in passed
+        private = {
+            path.name for path in paths if {path.name.lower(), _target(path).name.lower()} & FOLDERS
         }
-        yield from (Path(here, name) for name in left_out)
-        folders[:] = sorted({*folders} - left_out - NEVER)
-        for name in folders:
-            above[os.path.join(here, name)] = passed | {os.path.realpath(os.path.join(here, name))}
+        yield from (Path(here, name) for name in private)
+        folders[:] = sorted({*folders} - private - NEVER)
+        for path in (Path(here, name) for name in folders):
+            on_the_way[str(path)] = passed | {os.path.realpath(path)}
+            if linked and path.is_symlink():
+                if str(_target(path)) in passed or _has_many(path):
+                    yield path
+                else:
+                    yield from _found(path, linked, passed)
         yield from (path for name in names if _is_private(path := Path(here, name)))
+
+
+def _has_many(folder: Path) -> bool:
+    """Return whether it has more files than anybody sends: data, which would take long to read."""
+    files = (name for _, _, names in os.walk(folder) for name in names)
+    return next(islice(files, MOST_LINKED, None), None) is not None
 
 
 def _target(path: Path) -> Path:

@@ -243,7 +243,7 @@ def test_one_command_sends_what_is_needed_runs_a_search_by_agents_and_leaves_not
         lambda: run.poll() is not None or field.steps("sweep") > 8, "steps of trials", seconds=200
     )
     assert run.poll() is None, said.read_text()
-    assert "lead to a folder above: .env;" in said.read_text()
+    assert "to much data: .env;" in said.read_text()
     shown = field.regrow("cluster", "status", "cluster.yaml").stdout
     assert shown.startswith("sweep: 3 running\n"), shown
     await_(lambda: len(field.begun("sweep")) == 3, "a trial on each machine")

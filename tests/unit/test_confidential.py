@@ -18,6 +18,7 @@ from ray._private.runtime_env.packaging import create_package
 
 from regrow.cli.options import take_along
 from regrow.infra.clusters import project
+from regrow.infra.machine import confidential as confidential_module
 from regrow.infra.machine.confidential import INCLUDE, confidential, excludes, warning
 
 PRIVATE = [
@@ -85,7 +86,8 @@ def folder(tmp_path: Path) -> Path:
 def test_keys_and_passwords_are_left_out_and_code_is_not(folder: Path) -> None:
     assert confidential(folder) == sorted(PRIVATE)
     assert warning(confidential(folder)).startswith(
-        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above:"
+        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above or"
+        " to much data:"
         " .SSH/, .aws/, .env,"
     )
 
@@ -106,8 +108,8 @@ def test_ray_packs_none_of_them(folder: Path, tmp_path: Path) -> None:
         assert sorted(name for name in packed.namelist() if not name.endswith("/")) == sorted(SENT)
 
 
-def test_ray_packs_no_key_of_a_linked_folder_and_follows_no_link_to_a_folder_above(
-    tmp_path: Path,
+def test_ray_packs_no_key_of_a_linked_folder_and_follows_no_link_to_a_folder_above_or_to_much_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, other = tmp_path / "project", tmp_path / "other"
     for file in (project / "code" / "train.py", other / "common.py", other / "tls" / "ca.key"):
@@ -116,8 +118,13 @@ def test_ray_packs_no_key_of_a_linked_folder_and_follows_no_link_to_a_folder_abo
     (project / "common").symlink_to(other)
     (project / "code" / "up").symlink_to(project)
     (other / "back").symlink_to(project)
+    monkeypatch.setattr(confidential_module, "MOST_LINKED", 2)
+    for n in range(3):
+        (data := tmp_path / "data").mkdir(exist_ok=True)
+        (data / f"{n}.png").write_text("x")
+    (project / "images").symlink_to(data)
     left_out = confidential(project, linked=True)
-    assert left_out == ["code/up/", "common/back/", "common/tls/ca.key"]
+    assert left_out == ["code/up/", "common/back/", "common/tls/ca.key", "images/"]
     create_package(str(project), tmp_path / "made.zip", True, excludes=excludes(left_out))
     with zipfile.ZipFile(tmp_path / "made.zip") as packed:
         sent = {name for name in packed.namelist() if not name.endswith("/")}
