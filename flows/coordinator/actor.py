@@ -20,7 +20,6 @@ from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.relay import WAITING
 from regrow.infra.machine import private_files
 from regrow.infra.ray import cluster
-from regrow.infra.state.experiments import make_importable
 from regrow.search import samplers
 from regrow.search.events import Cause
 from regrow.search.spec import Spec
@@ -170,7 +169,9 @@ class WaitingCoordinator(Coordinator):
 
 
 def _load_search(spec: Spec) -> None:
-    """Load a sampler's library, which takes up to 0.8 s, by a proposal that is discarded."""
+    """Load a sampler's library, which takes up to 0.8 s, by a proposal that is discarded. A
+    class of the user is not called: it may keep state between calls.
+    """
     with suppress(Exception):  # the session itself names what fails
-        make_importable(spec)
-        samplers.make(spec.search, spec.setting).ask(0, 0)
+        if not samplers.is_of_the_user(spec.search):
+            samplers.make(spec.search, spec.setting).ask(0, 0)

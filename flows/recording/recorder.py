@@ -86,9 +86,9 @@ class Recorder:
         """Hurry, as the session ends. Return whether the caller has to make the final files and
         give them: after a short session, while this process still loads MLflow.
         """
+        self._awaited = not self._loaded
         self._draining = True
         self._hurry.set()
-        self._awaited = not self._loaded
         return self._awaited
 
     def give(self, made: ending.Made) -> None:

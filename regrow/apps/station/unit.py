@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -20,6 +21,8 @@ _FORWARDED = (
     "AWS_ENDPOINT_URL_S3",
 )
 """Variables of this terminal that say where things are; none of them is a secret."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters, and bytes of a path that are no UTF-8."""
 _MARGIN_SECONDS = 30
 """Time for all parts but the worker, which end one after the other."""
 
@@ -43,17 +46,17 @@ def text(places: Places, working: Path, *, host: str | None = None) -> str:
     Raises UserError for a folder that no unit can name.
     """
     for folder in (places.root, str(working)):
-        if not folder.isprintable():
+        if _CONTROL.search(folder):
             raise UserError(
-                f"{folder!r} has a line break or another character that is not printed, and a unit"
-                " of systemd cannot name it; rename the folder"
+                f"{folder!r} has a line break or another control character, or is no UTF-8, and a"
+                " unit of systemd cannot name it; rename the folder"
             )
     command = [sys.executable, "-P", "-m", "regrow", "up", "--foreground", "--state", places.root]
     command += [] if host is None else ["--host", host]
     kept = {
         name: value
         for name in _FORWARDED
-        if (value := os.environ.get(name)) and "@" not in value and value.isprintable()
+        if (value := os.environ.get(name)) and "@" not in value and not _CONTROL.search(value)
     }
     start = " ".join(_quoted(word).replace("$", "$$") for word in command)
     lines = "".join(
