@@ -48,7 +48,7 @@ AREAS = {
         ("search/planning/planner.py", "search/planning/scheduling.py", "search/planning/results.py"),
         ("unit/test_planner*", "unit/test_lifecycle*", "unit/test_pauses*", "unit/test_widths*",
          "unit/test_capacity*", "unit/test_stop_conditions*", "unit/test_wide*", "unit/test_revival*",
-         "unit/test_clones*", "unit/test_verify*", "unit/test_simulator*",
+         "unit/test_clones*", "unit/test_on_oom*", "unit/test_verify*", "unit/test_simulator*",
          "faults/test_every_pair*"),
     ),
     "lifecycle": Area(

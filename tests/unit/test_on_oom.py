@@ -65,6 +65,20 @@ def test_it_is_made_smaller_at_each_retry_until_it_cannot_be(schedule: Any) -> N
     assert verify(run.events).difference is None
 
 
+def test_a_loss_of_another_kind_after_a_full_memory_makes_it_no_smaller_again() -> None:
+    space = {**SPEC["space"], "batch": {"choice": [16, 64, 32]}}
+    run = simulated(space=space, on_oom={"batch": 0.5}, points=[{"x": 0.5, "batch": 64}], trials=1)
+    run.open()
+    used, causes = [], ["oom", "infrastructure", "infrastructure"]
+    while run.history.closed is None:
+        run.run(most_events=len(run.events) + 1)
+        if run.running and causes:
+            used.append(run.history.trials[0].config["batch"])
+            run.fail(0, "it ended", cause=causes.pop(0))  # type: ignore[arg-type]
+    assert used == [64, 32, 32]
+    assert run.history.trials[0].config["batch"] == 32
+
+
 def test_without_a_rule_it_fails_at_once_and_other_losses_change_nothing() -> None:
     for rule, cause, attempts in (({}, "oom", 1), ({"x": 0.5}, "infrastructure", 6)):
         run = simulated(on_oom=rule, trials=1)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from regrow.search.events import Closed, Closing, Decided, Ended, Retired, Started
+from regrow.search.errors import SpecError
+from regrow.search.events import Capacity, Closed, Closing, Decided, Ended, Retired, Started
 from regrow.search.lifecycle import IllegalMove, TrialState
-from tests.unit.scripted import PAUSE, RESTART, Desk, Scripted, started
+from tests.unit.scripted import PAUSE, RESTART, Desk, Scripted, clone, started
 
 
 def test_a_paused_trial_has_its_slot_until_it_left_and_then_another_gets_it() -> None:
@@ -143,6 +144,28 @@ def test_a_user_interrupts_the_paused_wait_on_and_the_others_go_on_first() -> No
     assert desk.planner.history.held == {0}
     assert started(desk.open(slots=2, trials=4)) == [(1, 2), (2, 2)]
     assert started(desk.end(1, "lost", "preempted")) == [(1, 3)]
+
+
+def test_one_that_a_user_interrupted_has_a_free_slot_while_another_leaves_for_its_pause() -> None:
+    desk = Desk({"0:2": PAUSE}, options={"last": True}, slots=2, trials=2)
+    for trial in (0, 1):
+        desk.begin(trial)
+    desk.tell(Closing(t=desk.t, status="interrupted", why="by the user", by="user"))
+    desk.end(0)
+    desk.end(1)
+    assert started(desk.open(slots=1, trials=2)) == [(0, 2)]
+    desk.begin(0)
+    desk.report(0, 1, 2)
+    assert desk.planner.history.held == desk.planner.history.running == {0}
+    assert started(desk.tell(Capacity(t=desk.t, slots=2, widest=2))) == [(1, 2)]
+
+
+@pytest.mark.parametrize("source", [-1, 2, 7])
+def test_a_scheduler_of_the_users_own_cannot_copy_a_trial_that_is_not_there(source: int) -> None:
+    desk = Desk({"0:2": clone(source)}, slots=2, trials=2)
+    desk.begin(0)
+    with pytest.raises(SpecError, match=f"names trial {source} as a source, and there is none"):
+        desk.report(0, 1, 2)
 
 
 def test_interrupted_and_paused_at_the_same_time_it_waits_for_its_promotion() -> None:
