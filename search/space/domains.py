@@ -12,6 +12,7 @@ import bisect
 import copy
 import itertools
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -231,8 +232,15 @@ class Int(_Range):
         return self.low, self.high
 
     def contains(self, value: Json) -> bool:
-        # Whole numbers are compared exactly: 3.0000000001 is not 3.
-        return _Range.contains(self, value) and self.cell(self.nearest(value)) == value
+        # Exactly, not by `nearest`: 3.0000000001 is not 3, and floats skip numbers beyond 2**53.
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if not self.low <= value <= self.high or value != int(value):
+            return False
+        return (int(value) - self.low) % self.step == 0
+
+    def own(self, value: Json) -> int:
+        return int(self._contained(value))
 
     @property
     def cells(self) -> int:
@@ -272,7 +280,9 @@ class Normal(Domain):
         raise TypeError(f"a normal domain is continuous: it has no cell {index}")
 
     def quantile(self, u: float) -> float:
-        return NormalDist(self.mean, self.sd).inv_cdf(u)
+        value = NormalDist(self.mean, self.sd).inv_cdf(u)
+        most = sys.float_info.max
+        return min(max(value, -most), most)
 
     def contains(self, value: Json) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float)):

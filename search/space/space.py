@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 from regrow.search.errors import SpecError
 from regrow.search.nested import leaves
 from regrow.search.options import nearest
-from regrow.search.space.domains import Constant, Domain, Json, fresh, value_key
+from regrow.search.space.domains import Constant, Domain, Float, Json, fresh, value_key
 from regrow.search.space.scalars import plain
 from regrow.search.space.written import Written, read, refuse_foreign, write, write_group
+
+MOST_STEPS = 2**50
+"""Most values of a float in steps. A few roundings, each of one part in 2**53, make less than half
+a step of so many.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +88,8 @@ class Space:
         written = {entry.name: entry for entry in read(mapping, key)}
         parameters = []
         for entry in written.values():
+            if not recorded:
+                _refuse_fine_steps(entry)
             when = tuple(_conditions(entry, written))
             domain = replace(entry.domain, when=None)
             parameters.append(Parameter(name=entry.name, domain=domain, when=when))
@@ -173,6 +181,15 @@ def _nested(flat: Mapping[str, Json]) -> dict[str, Json]:
             target = target.setdefault(group, {})
         target[last] = value
     return nested
+
+
+def _refuse_fine_steps(entry: Written) -> None:
+    """Raise SpecError for more steps than the rounding of floats leaves apart."""
+    domain = entry.domain
+    if isinstance(domain, Float) and (domain.cells or 0) > MOST_STEPS:
+        problem = f"has {Decimal(domain.cells or 0):.2e} values, more than floats tell apart"
+        hint = f"write {{uniform: [{domain.low}, {domain.high}]}}, or a bigger step"
+        raise SpecError(f"{entry.key}.{domain.kind}", domain.to_json()[domain.kind], problem, hint)
 
 
 def _conditions(entry: Written, written: Mapping[str, Written]) -> Iterable[Condition]:

@@ -196,6 +196,8 @@ def test_true_and_one_are_different_values_of_a_condition() -> None:
         ({"a": {"quniform": [0, 1]}}, "space.a.quniform", "needs [low, high, step]"),
         ({"a": {"quniform": [0, 1, 0]}}, "space.a.quniform", "not above 0"),
         ({"a": {"quniform": [0, 1, 2]}}, "space.a.quniform", "bigger than the range"),
+        ({"a": {"quniform": [0, 1, 1e-300]}}, "space.a.quniform", "write {uniform: [0.0, 1.0]}"),
+        ({"a": {"quniform": [0, 1e9, 5e-324]}}, "space.a.quniform", "more than floats tell apart"),
         ({"a": {"int": [1, 9], "step": -1}}, "space.a.step", "not above 0"),
         ({"a": {"int": [1, 9], "step": 9}}, "space.a.step", "bigger than the range"),
         ({"a": {"int": [1, 2.0]}}, "space.a.int", "not a whole number; write 2"),
@@ -446,3 +448,26 @@ def test_the_hint_is_a_number_in_yaml(text: str) -> None:
 @pytest.mark.parametrize("text", ["1.e", "e5", "x1e3", "1e3x", "sgd", "12", ""])
 def test_other_texts_are_texts(text: str) -> None:
     assert Space.parse({"a": text}).flat[0].domain.cell(0) == text
+
+
+# ---- the ends of what numbers can hold
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        rg.randint(-(2**53), 2**53),
+        rg.randint(-1, 2**53),
+        rg.randint(-(2**53) + 1, 2**53, step=7),
+        rg.logint(1, 2**53),
+    ],
+)
+def test_a_wide_range_of_whole_numbers_has_each_of_its_values(domain: Any) -> None:
+    for index in (0, 1, domain.cells // 2, domain.cells - 2, domain.cells - 1):
+        value = domain.cell(index)
+        assert domain.own(value) == value
+    assert not domain.contains(domain.high + 1)
+
+
+def test_a_normal_value_beyond_the_largest_float_is_the_largest() -> None:
+    assert math.isfinite(rg.normal(0, 1e308).quantile(1 - 2**-40))
