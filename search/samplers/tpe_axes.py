@@ -65,7 +65,9 @@ def axis(domain: Domain) -> Axis:
             bell = NormalDist(domain.mean, domain.sd)
             quantiles = FloatDistribution(_TAIL, 1.0 - _TAIL)
             return Axis(
-                quantiles, lambda value: min(max(bell.cdf(value), _TAIL), 1.0 - _TAIL), bell.inv_cdf
+                quantiles,
+                lambda value: min(max(bell.cdf(value), _TAIL), 1.0 - _TAIL),
+                domain.quantile,
             )
         case Choice():
             return _categories(domain)

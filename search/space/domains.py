@@ -334,6 +334,8 @@ class Choice(Domain):
         shares = tuple(check_number(name, list(given), one) for one in given)
         if min(shares) < 0 or sum(shares) <= 0:
             raise SpecError(name, list(given), "has a number below 0, or nothing above it", hint)
+        if math.isinf(sum(shares)):
+            shares = tuple(share / len(shares) / 2 for share in shares)
         return shares
 
     @property

@@ -7,6 +7,7 @@ here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -89,7 +90,7 @@ class Space:
         parameters = []
         for entry in written.values():
             if not recorded:
-                _refuse_fine_steps(entry)
+                _check_steps(entry)
             when = tuple(_conditions(entry, written))
             domain = replace(entry.domain, when=None)
             parameters.append(Parameter(name=entry.name, domain=domain, when=when))
@@ -183,13 +184,21 @@ def _nested(flat: Mapping[str, Json]) -> dict[str, Json]:
     return nested
 
 
-def _refuse_fine_steps(entry: Written) -> None:
-    """Raise SpecError for more steps than the rounding of floats leaves apart."""
+def _check_steps(entry: Written) -> None:
+    """Raise SpecError for more steps than the rounding of floats leaves apart, and for a range that
+    samplers, which take half a step more on either side, cannot compute with.
+    """
     domain = entry.domain
-    if isinstance(domain, Float) and (domain.cells or 0) > MOST_STEPS:
+    if not isinstance(domain, Float) or domain.step is None:
+        return
+    key, written = f"{entry.key}.{domain.kind}", domain.to_json()[domain.kind]
+    if math.isinf(domain.high - domain.low + domain.step):
+        problem = "the range and one step are too wide for a float"
+        raise SpecError(key, written, problem, "write narrower bounds")
+    if (domain.cells or 0) > MOST_STEPS:
         problem = f"has {Decimal(domain.cells or 0):.2e} values, more than floats tell apart"
         hint = f"write {{uniform: [{domain.low}, {domain.high}]}}, or a bigger step"
-        raise SpecError(f"{entry.key}.{domain.kind}", domain.to_json()[domain.kind], problem, hint)
+        raise SpecError(key, written, problem, hint)
 
 
 def _conditions(entry: Written, written: Mapping[str, Written]) -> Iterable[Condition]:

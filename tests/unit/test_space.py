@@ -196,6 +196,7 @@ def test_true_and_one_are_different_values_of_a_condition() -> None:
         ({"a": {"quniform": [0, 1]}}, "space.a.quniform", "needs [low, high, step]"),
         ({"a": {"quniform": [0, 1, 0]}}, "space.a.quniform", "not above 0"),
         ({"a": {"quniform": [0, 1, 2]}}, "space.a.quniform", "bigger than the range"),
+        ({"a": {"quniform": [1, 1e308, 1e308]}}, "space.a.quniform", "too wide for a float"),
         ({"a": {"quniform": [0, 1, 1e-300]}}, "space.a.quniform", "write {uniform: [0.0, 1.0]}"),
         ({"a": {"quniform": [0, 1e9, 5e-324]}}, "space.a.quniform", "more than floats tell apart"),
         ({"a": {"int": [1, 9], "step": -1}}, "space.a.step", "not above 0"),

@@ -14,7 +14,7 @@ import pytest
 from regrow.search.samplers.base import Result, Sampler, TrialStatus
 from regrow.search.samplers.tpe_axes import axis
 from regrow.search.samplers.tpe_history import BudgetHistory, TpeHistory
-from regrow.search.space import Space, quniform
+from regrow.search.space import Space, normal, quniform
 from tests.unit.sampling import history, make, seed_of, told
 
 LINE = Space.parse({"x": {"uniform": [0, 1]}})
@@ -232,3 +232,9 @@ def test_optunas_logging_and_warnings_are_as_they_were(caplog: pytest.LogCapture
     finally:
         optuna.logging.disable_propagation()
         optuna.logging.set_verbosity(verbosity)
+
+
+def test_a_normal_value_that_no_float_holds_is_the_largest_float() -> None:
+    wide = axis(normal(0, 1e308))
+    assert isinstance(wide.distribution, optuna.distributions.FloatDistribution)
+    assert math.isfinite(wide.value(wide.distribution.high))
