@@ -8,6 +8,7 @@ here.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -90,7 +91,7 @@ class Space:
         parameters = []
         for entry in written.values():
             if not recorded:
-                _check_steps(entry)
+                _check_range(entry)
             when = tuple(_conditions(entry, written))
             domain = replace(entry.domain, when=None)
             parameters.append(Parameter(name=entry.name, domain=domain, when=when))
@@ -184,14 +185,19 @@ def _nested(flat: Mapping[str, Json]) -> dict[str, Json]:
     return nested
 
 
-def _check_steps(entry: Written) -> None:
-    """Raise SpecError for more steps than the rounding of floats leaves apart, and for a range that
-    samplers, which take half a step more on either side, cannot compute with.
+def _check_range(entry: Written) -> None:
+    """Raise SpecError for a range of floats that samplers cannot compute with: they take half a
+    step more on either side, and rounding must leave its steps apart.
     """
     domain = entry.domain
-    if not isinstance(domain, Float) or domain.step is None:
+    if not isinstance(domain, Float):
         return
     key, written = f"{entry.key}.{domain.kind}", domain.to_json()[domain.kind]
+    if not domain.log and (domain.step or domain.high - domain.low) < sys.float_info.min:
+        problem = f"is finer than {sys.float_info.min:.2g}, from where on floats lose digits"
+        raise SpecError(key, written, problem, "use another unit")
+    if domain.step is None:
+        return
     if math.isinf(domain.high - domain.low + domain.step):
         problem = "the range and one step are too wide for a float"
         raise SpecError(key, written, problem, "write narrower bounds")
