@@ -241,6 +241,7 @@ def test_a_normal_value_that_no_float_holds_is_the_largest_float() -> None:
     assert math.isfinite(wide.value(wide.distribution.high))
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # Optuna's, where floats are whole
 @pytest.mark.parametrize(
     "narrow",
     [{"logint": [2**53 - 3, 2**53]}, {"loguniform": [1e300, math.nextafter(1e300, 2e300)]}],
