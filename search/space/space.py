@@ -269,38 +269,37 @@ def _check_condition(key: str, form: Any, parent: str, domain: Domain) -> None:
 
 
 def _refuse_cycle(parameters: Sequence[Parameter], keys: Mapping[str, str]) -> None:
-    parents = {p.name: [c.parameter for c in p.when] for p in parameters}
-    state: dict[str, bool] = {}  # False while below it, True when it is known to be free of cycles
-
-    def visit(name: str, path: list[str]) -> None:
-        if state.get(name) is False:
-            loop = " -> ".join([*path[path.index(name) :], name])
-            key = f"{keys[name]}.when"
-            raise SpecError(key, loop, "conditions are cyclic", "remove one of them")
-        if name not in state:
-            state[name] = False
-            for parent in parents[name]:
-                visit(parent, [*path, name])
-            state[name] = True
-
-    for name in parents:
-        visit(name, [])
+    _, loop = _sorted({p.name: [c.parameter for c in p.when] for p in parameters})
+    if loop:
+        key = f"{keys[loop[-1]]}.when"
+        raise SpecError(key, " -> ".join(loop), "conditions are cyclic", "remove one of them")
 
 
 def _ordered(parameters: Sequence[Parameter]) -> Iterable[Parameter]:
     """Order parents before children, otherwise keep the given order."""
     by_name = {parameter.name: parameter for parameter in parameters}
-    done: dict[str, Parameter] = {}
+    names, _ = _sorted({p.name: [c.parameter for c in p.when] for p in parameters})
+    return [by_name[name] for name in names]
 
-    def visit(parameter: Parameter) -> None:
-        if parameter.name not in done:
-            for condition in parameter.when:
-                visit(by_name[condition.parameter])
-            done[parameter.name] = parameter
 
-    for parameter in parameters:
-        visit(parameter)
-    return done.values()
+def _sorted(parents: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Return the names, each after its parents, otherwise as given, and the first cycle's names;
+    without one an empty list. Not by recursion: Python has only so many levels of calls.
+    """
+    done: dict[str, None] = {}
+    for name in parents:
+        path = {} if name in done else {name: iter(parents[name])}
+        while path:
+            last = next(reversed(path))
+            parent = next((one for one in path[last] if one not in done), None)
+            if parent is None:
+                done[last] = None
+                del path[last]
+            elif parent in path:
+                return list(done), [*list(path)[list(path).index(parent) :], parent]
+            else:
+                path[parent] = iter(parents[parent])
+    return list(done), []
 
 
 def _written_when(parameter: Parameter, names: set[str]) -> dict[str, Json]:

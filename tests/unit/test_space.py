@@ -291,6 +291,14 @@ def test_a_cycle_is_shown() -> None:
     assert error.value == "a -> c -> b -> a"
 
 
+def test_each_of_many_parameters_can_depend_on_the_next() -> None:
+    many = 3000
+    chain = {f"p{n}": {"choice": [0, 1], "when": {f"p{n + 1}": 1}} for n in range(many)}
+    space = Space.parse({**chain, f"p{many}": {"choice": [0, 1]}})
+    assert [p.name for p in space.flat] == [f"p{n}" for n in range(many, -1, -1)]
+    assert "p0 -> p1 -> " in refusal({**chain, f"p{many}": chain["p0"] | {"when": {"p0": 1}}}).value
+
+
 def test_a_condition_against_its_groups_is_refused() -> None:
     inner = {"uniform": [0, 1], "when": {"o": 2}}
     assert "contradicts" in str(
