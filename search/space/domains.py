@@ -21,7 +21,7 @@ from statistics import NormalDist
 from typing import Any, ClassVar, TypeAlias
 
 from regrow.search.errors import SpecError, quoted
-from regrow.search.space.scalars import check_json, check_number, check_whole, is_finite
+from regrow.search.space.scalars import check_json, check_number, check_whole, is_finite, plain
 
 Json: TypeAlias = Any  # None, bool, int, float, str, or lists and string-keyed maps of these
 
@@ -33,7 +33,8 @@ When: TypeAlias = Mapping[str, Any] | None
 
 def value_key(value: Json) -> Hashable:
     """Return a key that is equal for equal JSON values. 1 and 1.0 are the same (a JSON writer may
-    change one into the other); 1, true and "1" are not.
+    change one into the other); 1, true and "1" are not. NumPy's values count as Python's. Raises
+    TypeError for a value that is not JSON.
     """
     if value is None or isinstance(value, (bool, str)):
         return (type(value).__name__, value)
@@ -41,7 +42,11 @@ def value_key(value: Json) -> Hashable:
         return ("number", value)
     if isinstance(value, dict):
         return ("map", frozenset((k, value_key(v)) for k, v in value.items()))
-    return ("list", tuple(value_key(v) for v in value))
+    if isinstance(value, (list, tuple)):
+        return ("list", tuple(value_key(v) for v in value))
+    if (own := plain(value)) is value:
+        raise TypeError(f"{type(value).__name__} is no type of JSON")
+    return value_key(own)
 
 
 def fresh(value: Json) -> Json:
