@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -42,4 +43,5 @@ class Constraint:
         value = metrics.get(self.metric)
         if value is None:
             return math.inf
-        return value - self.bound if self.sign == "<=" else self.bound - value
+        broken = value - self.bound if self.sign == "<=" else self.bound - value
+        return min(max(broken, -sys.float_info.max), sys.float_info.max)

@@ -25,7 +25,9 @@ def mean(values: Sequence[float]) -> float:
     try:
         return fmean(values)
     except OverflowError:
-        return math.fsum(value / len(values) for value in values)
+        # halves, as the sum of rounded quotients may be just above the largest float
+        half = math.fsum(value / len(values) / 2 for value in values)
+        return min(max(half * 2, min(values)), max(values))
 
 
 def deviation(values: Sequence[float]) -> float:

@@ -31,7 +31,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         value: the objective, None if there is none.
         values: all metrics, if the experiment has several; else None.
         curve: the objective by step.
-        violations: for each of this experiment's constraints, by how much it is broken.
+        violations: for each of this experiment's constraints, by how much it is broken; None for
+            infinitely, as its metric is missing.
         origin: name of the earlier experiment and the trial's number.
 
     """
@@ -41,7 +42,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: float | None = None
     values: list[float] | None = None
     curve: list[tuple[int, float]] = []
-    violations: list[float] = []
+    violations: list[float | None] = []
     origin: str = ""
 
 

@@ -121,7 +121,8 @@ def estimate(
     with located_in(file):
         ask = spec.search if chosen(spec.search) == "define_by_run" else None
         hint = "leave it out for the estimate"
-        check_simulable(spec, hint, step_metric=spec.step_metric, search=ask)
+        count = None if spec.step_metric is None else spec.step_metric.name
+        check_simulable(spec, hint, step_metric=count, search=ask)
         places = Places.at(state or spec.state)
         origin = _sources(spec, file, places, table, origins, pilot, scale=scale)
         spec = _as_planned(spec, origin)

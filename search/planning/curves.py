@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
@@ -136,8 +137,8 @@ def completed(curves: Sequence[RecordedCurve], metric: str, steps: int) -> list[
         if not curve.whole and length < steps and longer:
             last = curve.rows[-1][metric]
             donor = min(longer, key=lambda other: abs(other.rows[length - 1][metric] - last))
-            shift = last - donor.rows[length - 1][metric]
-            rest = [{**row, metric: row[metric] + shift} for row in donor.rows[length:]]
+            shift = bounded(last - donor.rows[length - 1][metric])
+            rest = [{**row, metric: bounded(row[metric] + shift)} for row in donor.rows[length:]]
             pace = float(np.median(curve.seconds)) / (float(np.median(donor.seconds)) or 1.0)
             seconds = [one * pace for one in donor.seconds[length:]]
             curve = replace(
@@ -146,6 +147,11 @@ def completed(curves: Sequence[RecordedCurve], metric: str, steps: int) -> list[
         found.append(curve)
         done[number] = curve
     return [done[number] for number in range(len(curves))]
+
+
+def bounded(value: float) -> float:
+    """Return the nearest finite number."""
+    return min(max(value, -sys.float_info.max), sys.float_info.max)
 
 
 def errors(values: Sequence[float]) -> list[float]:
@@ -157,17 +163,18 @@ def errors(values: Sequence[float]) -> list[float]:
         return [0.0] * len(values)
     found = []
     for place, value in enumerate(values):
-        apart = sorted(abs(value - other) for n, other in enumerate(values) if n != place)
+        others = (other for n, other in enumerate(values) if n != place)
+        apart = sorted(bounded(abs(value - other)) for other in others)
         found.append(apart[min(k, len(apart)) - 1])
     return found
 
 
 def bounds(curves: Iterable[RecordedCurve], metric: str) -> tuple[float, float]:
-    """Return the bounds that values seem to have: 0 and 1, 0, or none."""
+    """Return the bounds that values seem to have: 0 and 1, 0, or those of a float."""
     values = [row[metric] for curve in curves for row in curve.rows]
     if min(values) < 0:
-        return -math.inf, math.inf
-    return 0.0, 1.0 if max(values) <= 1 else math.inf
+        return -sys.float_info.max, sys.float_info.max
+    return 0.0, 1.0 if max(values) <= 1 else sys.float_info.max
 
 
 @dataclass(slots=True)
@@ -199,7 +206,7 @@ class Drawn:
         found = errors([curve.rows[-1][self.metric] for curve in self.curves])
         drawn = chance.choices(range(len(self.curves)), k=len(self.curves))
         self._pace = max(0.5, chance.gauss(1.0, PACE))
-        self._errors = [wide * found[place] for place in drawn]
+        self._errors = [bounded(wide * found[place]) for place in drawn]
         self._bounds = bounds(self.curves, self.metric)
         self.curves = [self.curves[place] for place in drawn]
         self._neighbours = Neighbours(self.space, (curve.config for curve in self.curves))

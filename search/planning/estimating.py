@@ -312,7 +312,9 @@ def outcome(run: Simulation) -> Outcome:
 
 def span(values: Sequence[float]) -> Span:
     """Return the interval that 80 % of the values lie in."""
-    low, median, high = (float(q) for q in np.quantile(values, [LOW, 0.5, HIGH]))
+    # of quarters, as the difference of two numbers may be beyond the largest float
+    quarters = np.quantile(np.array(values, dtype=float) / 4, [LOW, 0.5, HIGH])
+    low, median, high = (float(q) * 4 for q in quarters)
     return Span(low=low, median=median, high=high)
 
 

@@ -20,7 +20,7 @@ from regrow.search.events import Created, Known
 from regrow.search.history import History, TrialRecord
 from regrow.search.one_thread import on_one_thread
 from regrow.search.options import nearest
-from regrow.search.planning.results import as_result
+from regrow.search.planning.results import as_result, broken
 from regrow.search.samplers.base import Result
 from regrow.search.samplers.result_rules import sampled
 from regrow.search.schedulers.base import FINAL
@@ -152,7 +152,7 @@ def _known(history: History, trial: TrialRecord, spec: Spec, config: dict[str, J
         value=min(numbers, key=lambda value: spec.objective.sign * value, default=None),
         values=values if len(values) == len(spec.metrics) > 1 else None,
         curve=curve,
-        violations=[c.violation(last) for c in spec.limits],
+        violations=broken(spec, last),
         origin=f"{history.spec.name}:{trial.number}",
     )
 
@@ -161,7 +161,7 @@ def learnt_from(history: History, spec: Spec, name: str, key: str) -> list[Known
     """Return an experiment's trials to keep. Raises SpecError if parameters or metric differ."""
     found, _ = known_from(history, spec, WarmStart(experiment=name), key)
     usable = [one for one in found if one.status != "failed" and one.value is not None]
-    usable = [one for one in usable if max(one.violations, default=0.0) <= 0]
+    usable = [one for one in usable if all(v is not None and v <= 0 for v in one.violations)]
     usable.sort(key=lambda one: (-_reached(one), spec.objective.sign * (one.value or 0.0)))
     others = usable[MOST_TRIALS // 2 :]
     kept = usable[: MOST_TRIALS // 2] + others[:: max(-(-len(others) * 2 // MOST_TRIALS), 1)]

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, get_args
-
-import msgspec
 
 from regrow.search import samplers
 from regrow.search.chance import seed_for
@@ -48,7 +46,7 @@ from regrow.search.events import (
 from regrow.search.history import History, TrialRecord, cost
 from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
-from regrow.search.planning import budget, forecast, limits
+from regrow.search.planning import budget, forecast, limits, search_code
 from regrow.search.planning.learning import by_experiment, first_configurations
 from regrow.search.planning.market import following, leaving, why_withdrawn
 from regrow.search.planning.results import Results
@@ -374,11 +372,6 @@ class Planner:
             judged_from=verdict.judged_from,
         )
 
-    def _own(self, config: Mapping[str, Any], key: str) -> dict[str, Any]:
-        """Return the user's code's configuration in values of the space. Raises SpecError."""
-        fitted = self.history.spec.space.point(config, key, rounded=False)
-        return {name: fitted.get(name, value) for name, value in config.items()}
-
     def _checked(self, verdict: Verdict) -> Verdict:
         """Return a verdict of the user's scheduler with its configuration in values of the space.
         Raises SpecError if it cannot be carried out.
@@ -388,9 +381,9 @@ class Planner:
             problem = f"names trial {verdict.source} as a source, and there is none"
             raise SpecError("schedule", name, problem)
         if verdict.config is not None:
-            own = self._own(verdict.config, f"schedule: {name} decided")
-            verdict = replace(verdict, config=own)
-            _check_plain(verdict.config, "schedule", name)
+            key = f"schedule: {name} decided"
+            config = search_code.configuration(self.history.spec.space, verdict.config, key)
+            verdict = replace(verdict, config=config)
         return verdict
 
     def _retain(self, now: float) -> AnyEvent | None:
@@ -597,9 +590,7 @@ class Planner:
         else:
             proposal = self._sampling.ask(group, seed_for(spec.seed, group))
         if proposal is not None and spec.own_sampler:
-            own = self._own(proposal.config, f"search: {chosen(spec.search)} proposed")
-            proposal = replace(proposal, config=own)
-            _check_plain((proposal.config, proposal.state), "search", chosen(spec.search))
+            proposal = search_code.proposal(spec.space, proposal, chosen(spec.search))
         if proposal is not None and self._untried is not None:
             proposal = self._untried.instead(proposal, self._sampling, group, spec.seed)
         if proposal is not None and (queued := next_queued(self.history)) is not None:
@@ -642,11 +633,13 @@ class Planner:
             self._sampler = samplers.make(self.history.spec.search, self.history.setting)
             if isinstance(self._sampler, Advised):
                 self._sampler.advise(self._others)
+        own = self.history.spec.own_sampler
         for result in self._results.untold:
-            self._sampler.tell(result)
+            self._sampler.tell(search_code.given(result) if own else result)
         self._results.untold.clear()
         if isinstance(self._sampler, Watching):
-            self._sampler.watch(self._results.running())
+            running = self._results.running()
+            self._sampler.watch([search_code.given(one) for one in running] if own else running)
         return self._sampler
 
     def _note_due(self, number: int) -> None:
@@ -677,12 +670,3 @@ class Planner:
 def _limited(now: float, reason: limits.Reason, status: Status = "finished") -> Closing:
     """Return the end of a session by a limit."""
     return Closing(t=now, status=status, why=reason.why, by="planner", limit=reason.limit)
-
-
-def _check_plain(value: object, key: str, name: str) -> None:
-    """Raise SpecError for a value of the user's class that a log cannot hold."""
-    try:
-        msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        problem = f"returned what is not plain JSON: {error}"
-        raise SpecError(key, name, problem, "return Python's own numbers and text") from None

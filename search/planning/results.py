@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from regrow.search.events import (
@@ -22,6 +23,7 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import mean
 from regrow.search.samplers.base import Result, Steps
 from regrow.search.schedulers.base import FINAL
+from regrow.search.spec import Spec
 
 _TEACHING = frozenset({Created, Proposed, Suggested, Retired, Ended, Revived, Excluded, Halted})
 """Events that may add a result, or take one back."""
@@ -115,7 +117,7 @@ class Results:
                 known = Known(
                     config=spec.space.point(point.config, f"points.{place}", rounded=False),
                     value=values[0],
-                    violations=[c.violation(point.metrics) for c in spec.limits],
+                    violations=broken(spec, point.metrics),
                     values=values if len(values) == len(spec.metrics) else None,
                 )
                 points.append(known)
@@ -173,6 +175,12 @@ def _begun(result: Result) -> Result:
     )
 
 
+def broken(spec: Spec, metrics: Mapping[str, float | None]) -> list[float | None]:
+    """Return by how much each constraint is broken, as `Known` has it: JSON has no infinity."""
+    violations = (limit.violation(metrics) for limit in spec.limits)
+    return [one if math.isfinite(one) else None for one in violations]
+
+
 def as_result(number: int, known: Known) -> Result:
     """Return a configuration known before as the result of trial `number`, which is below 0."""
     return Result(
@@ -182,7 +190,7 @@ def as_result(number: int, known: Known) -> Result:
         value=known.value,
         values=None if known.values is None else tuple(known.values),
         intermediate=[(s, v) for s, v in known.curve],
-        violations=tuple(known.violations),
+        violations=tuple(math.inf if one is None else one for one in known.violations),
     )
 
 

@@ -4,14 +4,16 @@ their order or in a random one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import shake_256
 
 from regrow.search.chance import uniform_draw
 from regrow.search.errors import SpecError
 from regrow.search.samplers.base import Proposal, Result
-from regrow.search.space import Parameter, Space
-from regrow.search.space.domains import Choice, Constant, Domain, Float, Grid, Int, Json, value_key
+from regrow.search.space import Condition, Parameter, Space
+from regrow.search.space.domains import Choice, Constant, Domain, Float, Grid, Int, Json
 from regrow.search.space.setting import Setting
 
 LARGEST = 1000
@@ -20,6 +22,104 @@ LARGEST = 1000
 
 ROUNDS = 8
 """Rounds of the Feistel network. 4 suffice (Luby and Rackoff, 1988); small ones gain from more."""
+
+
+class _Part:
+    """Parameters of a product that are connected by conditions, in their order.
+
+    How many cells are left depends on which later parameters are `broken`, those with a condition
+    that cannot hold any more, and not on the values that broke it. So twenty switches and one
+    parameter that needs all of them on have 40 states, not a million.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self._sizes = [parameter.domain.cells or 0 for parameter in parameters]
+        places = {parameter.name: place for place, parameter in enumerate(parameters)}
+        children: list[dict[int, Condition]] = [{} for _ in parameters]
+        for child, parameter in enumerate(parameters):
+            for condition in parameter.when:
+                if condition.parameter in places:
+                    children[places[condition.parameter]][child] = condition
+        self._children = [frozenset(conditions) for conditions in children]
+        self._breaks = [
+            [_broken_by(parameter, value, conditions) for value in range(size)]
+            if conditions
+            else []
+            for parameter, size, conditions in zip(parameters, self._sizes, children, strict=True)
+        ]
+        """For a parameter with conditions on it, what each of its values breaks."""
+        self._counts = self._counted()
+
+    def left(self, place: int, broken: frozenset[int] = frozenset()) -> int:
+        """Return the number of cells from a place on."""
+        return self._counts[place][broken]
+
+    def skipped(self, place: int, broken: frozenset[int]) -> frozenset[int]:
+        """Return what is broken after a place whose parameter is not active."""
+        return (broken | self._children[place]) - {place}
+
+    def taken(
+        self, place: int, broken: frozenset[int], index: int, others: int
+    ) -> tuple[int, frozenset[int], int]:
+        """Return which value the parameter has in cell `index` of those that are left, what is
+        broken after it, and the cell's index among those of this value. `others`: number of cells
+        of all other parts, which change faster.
+        """
+        if not self._breaks[place]:
+            value, rest = divmod(index, others * self.left(place + 1, broken))
+            return value, broken, rest
+        for value, breaks in enumerate(self._breaks[place]):
+            inner = others * self.left(place + 1, broken | breaks)
+            if index < inner:
+                return value, broken | breaks, index
+            index -= inner
+        raise IndexError(index)
+
+    def _after(self, place: int, broken: frozenset[int]) -> Mapping[frozenset[int], int]:
+        """Return what may be broken after a place, each with the number of values for it."""
+        if place in broken:
+            return {self.skipped(place, broken): 1}
+        if not self._breaks[place]:
+            return {broken: self._sizes[place]}
+        return Counter(broken | breaks for breaks in self._breaks[place])
+
+    def _counted(self) -> list[dict[frozenset[int], int]]:
+        """Return the number of cells from each place on, by what is broken. Not by recursion: there
+        may be more parameters than Python has levels of calls.
+        """
+        steps: list[dict[frozenset[int], Mapping[frozenset[int], int]]] = []
+        states = {frozenset[int]()}
+        for place in range(len(self._sizes)):
+            steps.append({broken: self._after(place, broken) for broken in states})
+            states = {after for found in steps[-1].values() for after in found}
+        counts = [dict.fromkeys(states, 1)]
+        for step in reversed(steps):
+            counts.append(
+                {
+                    broken: sum(many * counts[-1][after] for after, many in found.items())
+                    for broken, found in step.items()
+                }
+            )
+        return counts[::-1]
+
+
+def _broken_by(
+    parameter: Parameter, value: int, conditions: Mapping[int, Condition]
+) -> frozenset[int]:
+    """Return whose conditions do not hold with value number `value` of a parameter."""
+    config = {parameter.name: parameter.domain.cell(value)}
+    return frozenset(child for child, one in conditions.items() if not one.holds(config))
+
+
+def _connected(parameters: Sequence[Parameter]) -> list[list[int]]:
+    """Return the places of parameters in groups that conditions connect, each in their order."""
+    groups: dict[str, list[int]] = {}
+    for place, parameter in enumerate(parameters):
+        parents = [groups[c.parameter] for c in parameter.when if c.parameter in groups]
+        joined = sorted({place}.union(*parents))
+        for other in joined:
+            groups[parameters[other].name] = joined
+    return list({id(group): group for group in groups.values()}.values())
 
 
 class Cells:
@@ -34,19 +134,15 @@ class Cells:
     def __init__(self, space: Space, *kinds: type[Domain]) -> None:
         self._flat = space.flat
         self._product = [p for p in space.flat if isinstance(p.domain, (*kinds, Constant))]
-        self._sizes = [p.domain.cells or 0 for p in self._product]
-        inside = {p.name for p in self._product}
-        # For each i, the earlier parameters that are named in the conditions of parameters from i
-        # on: the number of cells from i on depends only on them.
-        self._relevant: list[list[str]] = []
-        for position in range(len(self._product) + 1):
-            named = {c.parameter for p in self._product[position:] for c in p.when}
-            self._relevant.append(
-                [p.name for p in self._product[:position] if p.name in named & inside]
-            )
-        self._inside = inside
-        self._counts: dict[tuple[int, Hashable], int] = {}
-        self.count = self._count(0, {})
+        groups = _connected(self._product)
+        self._parts = [_Part([self._product[place] for place in group]) for group in groups]
+        self._places = {
+            place: (number, inside)
+            for number, group in enumerate(groups)
+            for inside, place in enumerate(group)
+        }
+        """For each parameter of the product its part, and its place there."""
+        self.count = math.prod(part.left(0) for part in self._parts)
 
     @classmethod
     def of_all(cls, space: Space, *, problem: str, hint: str, continuous: str = "") -> Cells:
@@ -91,41 +187,18 @@ class Cells:
     def at(self, index: int) -> dict[str, Json]:
         """Return the values of cell `index`, 0 <= index < count, without inactive parameters."""
         config: dict[str, Json] = {}
+        left, broken = self.count, [frozenset[int]()] * len(self._parts)
         for position, parameter in enumerate(self._product):
-            if not self._active(parameter, config):
-                continue
-            for number in range(self._sizes[position]):
-                config[parameter.name] = parameter.domain.cell(number)
-                inner = self._count(position + 1, config)
-                if index < inner:
-                    break
-                index -= inner
-        return config
-
-    def _active(self, parameter: Parameter, config: dict[str, Json]) -> bool:
-        return all(c.holds(config) for c in parameter.when if c.parameter in self._inside)
-
-    def _count(self, position: int, config: dict[str, Json]) -> int:
-        """Return the number of cells from `position` on, given the values before it."""
-        if position == len(self._product):
-            return 1
-        known = tuple(
-            (name, value_key(config[name])) for name in self._relevant[position] if name in config
-        )
-        key = (position, known)
-        if key not in self._counts:
-            parameter, cells = self._product[position], self._sizes[position]
-            if not self._active(parameter, config):
-                found = self._count(position + 1, config)
-            elif parameter.name not in self._relevant[position + 1]:
-                found = cells * self._count(position + 1, config)
+            number, place = self._places[position]
+            part, before = self._parts[number], broken[number]
+            others = left // part.left(place, before)
+            if place in before:
+                after = part.skipped(place, before)
             else:
-                values = map(parameter.domain.cell, range(cells))
-                found = sum(
-                    self._count(position + 1, {**config, parameter.name: value}) for value in values
-                )
-            self._counts[key] = found
-        return self._counts[key]
+                value, after, index = part.taken(place, before, index, others)
+                config[parameter.name] = parameter.domain.cell(value)
+            broken[number], left = after, others * part.left(place + 1, after)
+        return config
 
 
 class GridSearch:

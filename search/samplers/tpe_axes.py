@@ -19,6 +19,10 @@ from regrow.search.space.domains import Choice, Domain, Float, Int, Json, Normal
 
 # 3 in 10 million: a normal parameter ends 5 sd from its mean on either side
 _TAIL = NormalDist().cdf(-5.0)
+_NARROW = 1 + 1e-9
+"""A logarithmic range up to this ratio of its bounds is treated as uniform, which it is but for
+rounding: the logarithms of its bounds may be the same float.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +56,24 @@ def axis(domain: Domain) -> Axis:
     """Return the axis for a domain. Raises TypeError for one that TPE doesn't model."""
     match domain:
         case Float(step=None):
-            continuous = FloatDistribution(domain.low, domain.high, log=domain.log)
+            log = domain.log and domain.high / domain.low > _NARROW
+            continuous = FloatDistribution(domain.low, domain.high, log=log)
             return Axis(continuous, float, float)
         case Float():
             return _stepped(domain)
         case Int():
             high = domain.cell(domain.cells - 1)
-            whole = IntDistribution(domain.low, high, log=domain.log, step=domain.step)
+            log = domain.log and high / domain.low > _NARROW
+            whole = IntDistribution(domain.low, high, log=log, step=domain.step)
             return Axis(whole, float, int)
         case Normal():
             # by its quantile, as Optuna has only uniform priors
             bell = NormalDist(domain.mean, domain.sd)
             quantiles = FloatDistribution(_TAIL, 1.0 - _TAIL)
             return Axis(
-                quantiles, lambda value: min(max(bell.cdf(value), _TAIL), 1.0 - _TAIL), bell.inv_cdf
+                quantiles,
+                lambda value: min(max(bell.cdf(value), _TAIL), 1.0 - _TAIL),
+                domain.quantile,
             )
         case Choice():
             return _categories(domain)

@@ -12,6 +12,7 @@ import bisect
 import copy
 import itertools
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from statistics import NormalDist
 from typing import Any, ClassVar, TypeAlias
 
 from regrow.search.errors import SpecError, quoted
-from regrow.search.space.scalars import check_json, check_number, check_whole, is_finite
+from regrow.search.space.scalars import check_json, check_number, check_whole, is_finite, plain
 
 Json: TypeAlias = Any  # None, bool, int, float, str, or lists and string-keyed maps of these
 
@@ -32,7 +33,8 @@ When: TypeAlias = Mapping[str, Any] | None
 
 def value_key(value: Json) -> Hashable:
     """Return a key that is equal for equal JSON values. 1 and 1.0 are the same (a JSON writer may
-    change one into the other); 1, true and "1" are not.
+    change one into the other); 1, true and "1" are not. NumPy's values count as Python's. Raises
+    TypeError for a value that is not JSON.
     """
     if value is None or isinstance(value, (bool, str)):
         return (type(value).__name__, value)
@@ -40,7 +42,11 @@ def value_key(value: Json) -> Hashable:
         return ("number", value)
     if isinstance(value, dict):
         return ("map", frozenset((k, value_key(v)) for k, v in value.items()))
-    return ("list", tuple(value_key(v) for v in value))
+    if isinstance(value, (list, tuple)):
+        return ("list", tuple(value_key(v) for v in value))
+    if (own := plain(value)) is value:
+        raise TypeError(f"{type(value).__name__} is no type of JSON")
+    return value_key(own)
 
 
 def fresh(value: Json) -> Json:
@@ -231,8 +237,15 @@ class Int(_Range):
         return self.low, self.high
 
     def contains(self, value: Json) -> bool:
-        # Whole numbers are compared exactly: 3.0000000001 is not 3.
-        return _Range.contains(self, value) and self.cell(self.nearest(value)) == value
+        # Exactly, not by `nearest`: 3.0000000001 is not 3, and floats skip numbers beyond 2**53.
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if not self.low <= value <= self.high or value != int(value):
+            return False
+        return (int(value) - self.low) % self.step == 0
+
+    def own(self, value: Json) -> int:
+        return int(self._contained(value))
 
     @property
     def cells(self) -> int:
@@ -272,7 +285,9 @@ class Normal(Domain):
         raise TypeError(f"a normal domain is continuous: it has no cell {index}")
 
     def quantile(self, u: float) -> float:
-        return NormalDist(self.mean, self.sd).inv_cdf(u)
+        value = NormalDist(self.mean, self.sd).inv_cdf(u)
+        most = sys.float_info.max
+        return min(max(value, -most), most)
 
     def contains(self, value: Json) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -324,6 +339,8 @@ class Choice(Domain):
         shares = tuple(check_number(name, list(given), one) for one in given)
         if min(shares) < 0 or sum(shares) <= 0:
             raise SpecError(name, list(given), "has a number below 0, or nothing above it", hint)
+        if math.isinf(sum(shares)):
+            shares = tuple(share / len(shares) / 2 for share in shares)
         return shares
 
     @property

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from regrow.search.errors import SpecError
 
 _EXPONENT = re.compile(r"([-+]?)(\d*)(\.\d*)?[eE]([-+]?)(\d+)")
+MOST_LEVELS = 100
+"""Most levels of maps and lists in a specification; Python itself fails from some hundreds on."""
 WHOLE_LIMIT = 2**53  # beyond it a double skips whole numbers, and samplers compute in doubles
 
 
@@ -43,6 +45,28 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def check_depth(data: Mapping[Any, Any]) -> None:
+    """Raise SpecError at the key whose value has more than MOST_LEVELS of maps and lists inside of
+    each other: who reads it calls itself for each level.
+    """
+    for key, value in data.items():
+        level = [value]
+        for _ in range(MOST_LEVELS):
+            level = [inner for one in level for inner in _inside(one)]
+            if not level:
+                break
+        else:
+            problem = f"has more than {MOST_LEVELS} maps and lists inside of each other"
+            names = [*value] if isinstance(value, Mapping) else type(value).__name__
+            raise SpecError(str(key), names, problem, "make it flatter")
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def is_finite(value: float) -> bool:

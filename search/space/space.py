@@ -7,16 +7,24 @@ here.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 from regrow.search.errors import SpecError
 from regrow.search.nested import leaves
 from regrow.search.options import nearest
-from regrow.search.space.domains import Constant, Domain, Json, fresh, value_key
+from regrow.search.space.domains import Constant, Domain, Float, Json, fresh, value_key
 from regrow.search.space.scalars import plain
 from regrow.search.space.written import Written, read, refuse_foreign, write, write_group
+
+MOST_STEPS = 2**50
+"""Most values of a float in steps. A few roundings, each of one part in 2**53, make less than half
+a step of so many.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +90,8 @@ class Space:
         written = {entry.name: entry for entry in read(mapping, key)}
         parameters = []
         for entry in written.values():
+            if not recorded:
+                _check_range(entry)
             when = tuple(_conditions(entry, written))
             domain = replace(entry.domain, when=None)
             parameters.append(Parameter(name=entry.name, domain=domain, when=when))
@@ -175,6 +185,28 @@ def _nested(flat: Mapping[str, Json]) -> dict[str, Json]:
     return nested
 
 
+def _check_range(entry: Written) -> None:
+    """Raise SpecError for a range of floats that samplers cannot compute with: they take half a
+    step more on either side, and rounding must leave its steps apart.
+    """
+    domain = entry.domain
+    if not isinstance(domain, Float):
+        return
+    key, written = f"{entry.key}.{domain.kind}", domain.to_json()[domain.kind]
+    if not domain.log and (domain.step or domain.high - domain.low) < sys.float_info.min:
+        problem = f"is finer than {sys.float_info.min:.2g}, from where on floats lose digits"
+        raise SpecError(key, written, problem, "use another unit")
+    if domain.step is None:
+        return
+    if math.isinf(domain.high - domain.low + domain.step):
+        problem = "the range and one step are too wide for a float"
+        raise SpecError(key, written, problem, "write narrower bounds")
+    if (domain.cells or 0) > MOST_STEPS:
+        problem = f"has {Decimal(domain.cells or 0):.2e} values, more than floats tell apart"
+        hint = f"write {{uniform: [{domain.low}, {domain.high}]}}, or a bigger step"
+        raise SpecError(key, written, problem, hint)
+
+
 def _conditions(entry: Written, written: Mapping[str, Written]) -> Iterable[Condition]:
     """Return the conditions on a parameter and its groups, merged to one for each parent."""
     key = f"{entry.key}.when"
@@ -237,38 +269,37 @@ def _check_condition(key: str, form: Any, parent: str, domain: Domain) -> None:
 
 
 def _refuse_cycle(parameters: Sequence[Parameter], keys: Mapping[str, str]) -> None:
-    parents = {p.name: [c.parameter for c in p.when] for p in parameters}
-    state: dict[str, bool] = {}  # False while below it, True when it is known to be free of cycles
-
-    def visit(name: str, path: list[str]) -> None:
-        if state.get(name) is False:
-            loop = " -> ".join([*path[path.index(name) :], name])
-            key = f"{keys[name]}.when"
-            raise SpecError(key, loop, "conditions are cyclic", "remove one of them")
-        if name not in state:
-            state[name] = False
-            for parent in parents[name]:
-                visit(parent, [*path, name])
-            state[name] = True
-
-    for name in parents:
-        visit(name, [])
+    _, loop = _sorted({p.name: [c.parameter for c in p.when] for p in parameters})
+    if loop:
+        key = f"{keys[loop[-1]]}.when"
+        raise SpecError(key, " -> ".join(loop), "conditions are cyclic", "remove one of them")
 
 
 def _ordered(parameters: Sequence[Parameter]) -> Iterable[Parameter]:
     """Order parents before children, otherwise keep the given order."""
     by_name = {parameter.name: parameter for parameter in parameters}
-    done: dict[str, Parameter] = {}
+    names, _ = _sorted({p.name: [c.parameter for c in p.when] for p in parameters})
+    return [by_name[name] for name in names]
 
-    def visit(parameter: Parameter) -> None:
-        if parameter.name not in done:
-            for condition in parameter.when:
-                visit(by_name[condition.parameter])
-            done[parameter.name] = parameter
 
-    for parameter in parameters:
-        visit(parameter)
-    return done.values()
+def _sorted(parents: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Return the names, each after its parents, otherwise as given, and the first cycle's names;
+    without one an empty list. Not by recursion: Python has only so many levels of calls.
+    """
+    done: dict[str, None] = {}
+    for name in parents:
+        path = {} if name in done else {name: iter(parents[name])}
+        while path:
+            last = next(reversed(path))
+            parent = next((one for one in path[last] if one not in done), None)
+            if parent is None:
+                done[last] = None
+                del path[last]
+            elif parent in path:
+                return list(done), [*list(path)[list(path).index(parent) :], parent]
+            else:
+                path[parent] = iter(parents[parent])
+    return list(done), []
 
 
 def _written_when(parameter: Parameter, names: set[str]) -> dict[str, Json]:

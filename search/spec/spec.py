@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, mod
 from regrow.search import samplers, schedulers
 from regrow.search.errors import SpecError
 from regrow.search.options import AUTO
-from regrow.search.space.scalars import plain
+from regrow.search.space.scalars import check_depth, plain
 from regrow.search.spec import parts
 from regrow.search.spec.checks import check
 from regrow.search.spec.errors import explain
@@ -80,6 +80,7 @@ class Spec(Keys):
     def _made(cls, data: dict[str, Any], where: str, *, recorded: bool) -> Spec:
         try:
             if not recorded:
+                check_depth(data)
                 data = plain(data)
                 check_keys(data, cls.model_fields)
                 if data.get("search", AUTO) != AUTO:

@@ -35,6 +35,13 @@ FAR = 'stop.deadline: "{}": is too far away; write a time, such as 2026-12-04T08
 SECRET = "looks like a secret, which would be stored; write `{}: null`, which forwards it from your environment"
 
 
+def nested(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -56,6 +63,11 @@ SECRET = "looks like a secret, which would be stored; write `{}: null`, which fo
         (
             {"metric": [{"name": "a", "mod": "max"}], "mode": ...},
             "metric.0.mod: \"max\": unknown key; did you mean 'mode'?",
+        ),
+        # nested beyond what Python's own calls reach
+        (
+            {"space": {"lr": {"uniform": [0, 1]}, "c": {"constant": nested(200)}}},
+            'space: ["lr", "c"]: has more than 100 maps and lists inside of each other; make it flatter',
         ),
         # missing
         ({"name": ...}, "name: is missing; add `name:`"),

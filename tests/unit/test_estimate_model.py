@@ -4,7 +4,9 @@ hold, and what is recommended.
 
 from __future__ import annotations
 
+import math
 import random
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -285,3 +287,25 @@ def test_the_chance_is_the_share_that_no_limit_cut(stop: dict[str, Any], cut: st
     enough = premises(recorded(0), stop={"dollars": 1000.0, "deadline": 1e6})
     found = estimating.summary(enough, plan, [estimating.simulated(enough, plan, 0)])
     assert (found.within, found.on_time) == (1.0, 1.0)
+
+
+def test_values_at_the_ends_of_what_a_float_holds_make_a_finite_estimate() -> None:
+    most = sys.float_info.max
+    ends = ((-most, most), (most, -most), (-most, -most), (most, most))
+    curves = [
+        RecordedCurve(
+            config={"x": n / 4, "y": 0.5},
+            rows=[{"loss": value} for value in values[: 1 + (n != 2)]],
+            seconds=[1.0, 1.0],
+            whole=n != 2,
+        )
+        for n, values in enumerate(ends)
+    ]
+    full = completed(curves, "loss", 2)
+    for seed in range(20):
+        drawn = Drawn(full, spec().space, "loss", seed)
+        values = [drawn.at({"x": n / 9, "y": 0.5}, 2, n)[0]["loss"] for n in range(9)]
+        assert all(map(math.isfinite, values))
+    assert estimating.span([-most, most, most]) == estimating.Span(
+        low=pytest.approx(-0.6 * most), median=most, high=most
+    )

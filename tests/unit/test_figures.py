@@ -8,7 +8,7 @@ import base64
 import io
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -17,9 +17,16 @@ from PIL import Image
 
 from regrow.search.history import History
 from regrow.show.figures import KINDS, figure, learning_curves
+from regrow.show.figures.parameters import varied
 from regrow.show.figures.style import SYMBOLS
 from regrow.show.report import pictures
-from tests.unit.figured import KINDS_OF_HISTORIES, made_by, run, score
+from tests.unit.figured import (
+    KINDS_OF_HISTORIES,
+    made_by,
+    plain,
+    run,
+    score,
+)
 from tests.unit.told import rows_of
 
 
@@ -142,6 +149,27 @@ def test_pictures_can_be_made_by_several_threads(histories: dict[str, History]) 
     for thread in threads:
         thread.join()
     assert found == [alone] * 4
+
+
+def tiny(config: Mapping[str, Any], step: int) -> dict[str, float]:
+    return {"score": score(config, step) * 1e-310, "seconds": 1.0}
+
+
+def test_values_too_small_for_an_axis_of_plotly_are_drawn_beside_0() -> None:
+    history = run(value=tiny).history
+    for kind in KINDS.values():
+        made = kind.figure(rows_of(history))
+        for trace in () if made is None else made.data:
+            arrays = [trace[axis] for axis in ("x", "y") if axis in trace]
+            values = [one for array in arrays for one in plain(array)]
+            assert not [one for one in values if isinstance(one, float) and 0 < one < 1e-280]
+
+
+def test_text_that_looks_like_a_number_beside_it_has_quotes_and_a_place_of_its_own() -> None:
+    space = {"kind": {"choice": [1, "1", True, "true"]}, "lr": {"uniform": [0.01, 0.1]}}
+    _, axes = varied(run(space=space, trials=12, schedule="fifo").history)
+    assert axes[0].categories == ("1", '"1"', "true", '"true"')
+    assert [axes[0].place({"kind": one}) for one in (1, "1", True, "true")] == [0, 1, 2, 3]
 
 
 def test_a_name_with_dollars_is_no_formula() -> None:

@@ -56,6 +56,24 @@ def test_a_huge_grid_is_counted_and_addressed_without_walking_it() -> None:
     assert (proposal.config["p00"], proposal.config["p01"], proposal.config["p29"]) == (1, 0, 7)
 
 
+@pytest.mark.parametrize("search", ["grid", "random", "brute_force"])
+def test_a_space_may_have_more_constants_than_python_has_levels_of_calls(search: str) -> None:
+    space = Space.parse({**{f"c{n}": n for n in range(2000)}, "x": {"choice": [1, 2]}})
+    proposal = make(search, space, "min").ask(0, 0)
+    assert proposal is not None
+    assert len(proposal.config) == 2001
+
+
+def test_one_parameter_may_need_many_switches() -> None:
+    switches = {f"s{n}": {"choice": [0, 1]} for n in range(40)}
+    needs = {"choice": [1, 2, 3], "when": dict.fromkeys(switches, 1)}
+    space = Space.parse({**switches, "last": needs})
+    assert size("grid", space) == 2**40 + 2
+    sampler = make("grid", space, "min")
+    found = [sampler.ask(2**40 + n, 0) for n in range(3)]
+    assert [one and one.config.get("last") for one in found] == [2, 3, None]
+
+
 def test_only_a_grid_has_a_size() -> None:
     assert size("random", SPACE) is None
     assert size("tpe", SPACE) is None

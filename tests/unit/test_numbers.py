@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regrow.search.numbers import columned, readable
+from regrow.search.numbers import columned, mean, readable
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,9 @@ def test_what_is_no_whole_number_is_not_shown_as_one(value: float) -> None:
 
 def test_different_numbers_of_a_column_are_shown_differently() -> None:
     assert columned([0.5, 0.50000001, None, "none", 3]) == ["0.5", "0.50000001", "", "none", "3"]
+
+
+@pytest.mark.parametrize("many", [1, 2, 3, 6, 7, 100])
+def test_the_mean_of_numbers_at_the_end_of_what_a_float_holds_is_one_of_them(many: int) -> None:
+    assert mean([sys.float_info.max] * many) == sys.float_info.max
+    assert mean([-sys.float_info.max] * many) == -sys.float_info.max

@@ -66,8 +66,11 @@ def test_a_trial_is_there_under_its_number_with_its_state_value_and_curve(
     assert states >= {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING}
 
 
-def test_steps_finer_than_optuna_tells_apart_are_a_range() -> None:
-    space = {"x": {"quniform": [0, 7.7, 1e-13]}}
+@pytest.mark.parametrize(
+    "steps", [[0, 7.7, 1e-13], [1, 1e16, 1e16], [-9007199254740989, 1, 9007199254740988]]
+)
+def test_steps_finer_than_optuna_tells_apart_are_a_range(steps: list[float]) -> None:
+    space = {"x": {"quniform": steps}}
     made = study(run(space=space, value=lambda config, _: config["x"]).history)
     assert made.best_value == made.best_params["x"]
 

@@ -4,6 +4,7 @@ mended it continues.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,17 @@ import pytest
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.reading import read_events
 from regrow.search.errors import SpecError
-from regrow.search.events import Began, Created, Ended, Opened, Reported, Row
+from regrow.search.events import (
+    Began,
+    Created,
+    Ended,
+    Opened,
+    Proposed,
+    Reported,
+    Row,
+    decode,
+    encode,
+)
 from regrow.search.planning.machines import Machine
 from regrow.search.planning.simulator import FunctionObjective, Simulation
 from regrow.search.planning.verify import verify
@@ -141,3 +152,68 @@ def test_what_is_no_decision_is_named_with_the_scheduler(
     with pytest.raises(SpecError) as refused:
         Simulation(spec=spec, objective=objective, machines=[Machine(slots=1)]).open().run()
     assert f'schedule: "{module}:Odd": {said}' in str(refused.value)
+
+
+SAMPLER = """
+import numpy
+from regrow.testing import Proposal
+
+
+class Own:
+    def __init__(self, setting):
+        self.space = setting.space
+
+    def ask(self, number, seed):
+        config = {{"group": {{"n": numpy.int64(number)}}}}
+        assert self.space.flat[1].active({{"group.n": numpy.int64(number)}})
+        return {returned}
+
+    def tell(self, result):
+        result.config.clear()
+        result.state["seen"] = True
+"""
+GROUPED: dict[str, Any] = {
+    **SPEC,
+    "space": {
+        "group": {"n": {"int": [0, 9]}},
+        "fixed": {"constant": 7, "when": {"group.n": [0, 1, 2]}},
+    },
+    "schedule": "fifo",
+    "trials": 3,
+}
+
+
+def sampled(returned: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Simulation:
+    name = f"own_sampler_{len(sys.modules)}"
+    (folder / f"{name}.py").write_text(SAMPLER.format(returned=returned))
+    monkeypatch.syspath_prepend(str(folder))
+    spec = Spec.parse({**GROUPED, "search": f"{name}:Own"})
+    objective = FunctionObjective(function=lambda config, step: float(step), spec=spec)
+    return Simulation(spec=spec, objective=objective, machines=[Machine()])
+
+
+def test_what_the_users_sampler_proposes_is_kept_as_a_log_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = sampled("Proposal(config=config, state={'a': (1, 2)})", tmp_path, monkeypatch)
+    run.open().run()
+    found = [event for event in run.events if isinstance(event, Proposed)]
+    assert [event.config for event in found] == [{"group.n": n, "fixed": 7} for n in range(3)]
+    assert [event.state for event in found] == [{"a": [1, 2]}] * 3
+    assert verify([decode(encode(event)) for event in run.events]).difference is None
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("config", "proposes {'group': {'n': "),
+        ("Proposal(config=[])", "is no configuration; return {parameter: value}"),
+        ("Proposal(config=config, state=None)", "return a Proposal of two maps, config and state"),
+    ],
+)
+def test_what_is_no_proposal_is_said(
+    returned: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SpecError, match="search") as caught:
+        sampled(returned, tmp_path, monkeypatch).open().run()
+    assert said in str(caught.value)

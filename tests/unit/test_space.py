@@ -196,6 +196,11 @@ def test_true_and_one_are_different_values_of_a_condition() -> None:
         ({"a": {"quniform": [0, 1]}}, "space.a.quniform", "needs [low, high, step]"),
         ({"a": {"quniform": [0, 1, 0]}}, "space.a.quniform", "not above 0"),
         ({"a": {"quniform": [0, 1, 2]}}, "space.a.quniform", "bigger than the range"),
+        ({"a": {"quniform": [1, 1e308, 1e308]}}, "space.a.quniform", "too wide for a float"),
+        ({"a": {"quniform": [0, 1, 1e-300]}}, "space.a.quniform", "write {uniform: [0.0, 1.0]}"),
+        ({"a": {"quniform": [0, 1e9, 1e-300]}}, "space.a.quniform", "more than floats tell apart"),
+        ({"a": {"quniform": [0, 1e-310, 5e-324]}}, "space.a.quniform", "use another unit"),
+        ({"a": {"uniform": [0, 5e-324]}}, "space.a.uniform", "is finer than 2.2e-308"),
         ({"a": {"int": [1, 9], "step": -1}}, "space.a.step", "not above 0"),
         ({"a": {"int": [1, 9], "step": 9}}, "space.a.step", "bigger than the range"),
         ({"a": {"int": [1, 2.0]}}, "space.a.int", "not a whole number; write 2"),
@@ -284,6 +289,14 @@ def test_a_cycle_is_shown() -> None:
         }
     )
     assert error.value == "a -> c -> b -> a"
+
+
+def test_each_of_many_parameters_can_depend_on_the_next() -> None:
+    many = 3000
+    chain = {f"p{n}": {"choice": [0, 1], "when": {f"p{n + 1}": 1}} for n in range(many)}
+    space = Space.parse({**chain, f"p{many}": {"choice": [0, 1]}})
+    assert [p.name for p in space.flat] == [f"p{n}" for n in range(many, -1, -1)]
+    assert "p0 -> p1 -> " in refusal({**chain, f"p{many}": chain["p0"] | {"when": {"p0": 1}}}).value
 
 
 def test_a_condition_against_its_groups_is_refused() -> None:
@@ -446,3 +459,26 @@ def test_the_hint_is_a_number_in_yaml(text: str) -> None:
 @pytest.mark.parametrize("text", ["1.e", "e5", "x1e3", "1e3x", "sgd", "12", ""])
 def test_other_texts_are_texts(text: str) -> None:
     assert Space.parse({"a": text}).flat[0].domain.cell(0) == text
+
+
+# ---- the ends of what numbers can hold
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        rg.randint(-(2**53), 2**53),
+        rg.randint(-1, 2**53),
+        rg.randint(-(2**53) + 1, 2**53, step=7),
+        rg.logint(1, 2**53),
+    ],
+)
+def test_a_wide_range_of_whole_numbers_has_each_of_its_values(domain: Any) -> None:
+    for index in (0, 1, domain.cells // 2, domain.cells - 2, domain.cells - 1):
+        value = domain.cell(index)
+        assert domain.own(value) == value
+    assert not domain.contains(domain.high + 1)
+
+
+def test_a_normal_value_beyond_the_largest_float_is_the_largest() -> None:
+    assert math.isfinite(rg.normal(0, 1e308).quantile(1 - 2**-40))

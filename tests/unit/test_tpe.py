@@ -6,6 +6,7 @@ import math
 import statistics
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import optuna
@@ -14,7 +15,7 @@ import pytest
 from regrow.search.samplers.base import Result, Sampler, TrialStatus
 from regrow.search.samplers.tpe_axes import axis
 from regrow.search.samplers.tpe_history import BudgetHistory, TpeHistory
-from regrow.search.space import Space, quniform
+from regrow.search.space import Space, normal, quniform
 from tests.unit.sampling import history, make, seed_of, told
 
 LINE = Space.parse({"x": {"uniform": [0, 1]}})
@@ -232,3 +233,32 @@ def test_optunas_logging_and_warnings_are_as_they_were(caplog: pytest.LogCapture
     finally:
         optuna.logging.disable_propagation()
         optuna.logging.set_verbosity(verbosity)
+
+
+def test_a_normal_value_that_no_float_holds_is_the_largest_float() -> None:
+    wide = axis(normal(0, 1e308))
+    assert isinstance(wide.distribution, optuna.distributions.FloatDistribution)
+    assert math.isfinite(wide.value(wide.distribution.high))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # Optuna's, where floats are whole
+@pytest.mark.parametrize(
+    "narrow",
+    [{"logint": [2**53 - 3, 2**53]}, {"loguniform": [1e300, math.nextafter(1e300, 2e300)]}],
+)
+def test_a_range_whose_logarithms_are_the_same_float_is_searched(narrow: Any) -> None:
+    space = Space.parse({"x": narrow, "y": {"uniform": [0, 1]}})
+    results = [
+        Result(
+            number=n,
+            config={"x": space.flat[0].domain.quantile(0.5), "y": n / 20},
+            status="done",
+            value=n / 20,
+        )
+        for n in range(20)
+    ]
+    sampler = told("tpe", results, space=space)
+    for number in range(20, 30):
+        proposal = sampler.ask(number, seed_of(number))
+        assert proposal is not None
+        assert space.flat[0].domain.contains(proposal.config["x"])

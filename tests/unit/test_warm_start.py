@@ -4,6 +4,7 @@ refused with the reason where not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closing, Created, Known, decode, encode
 from regrow.search.history import History
-from regrow.search.planning.learning import known_from
+from regrow.search.planning.learning import known_from, learnt_from
 from regrow.search.planning.planner import Planner
+from regrow.search.planning.results import as_result
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate
 from regrow.search.planning.verify import verify
 from regrow.search.samplers.base import Proposal, Result
@@ -202,6 +204,17 @@ def test_of_several_metrics_all_are_taken_over() -> None:
 
 
 # What is refused
+
+
+def test_a_metric_of_a_constraint_that_was_not_reported_there_is_broken_without_bound() -> None:
+    new = spec(constraints=["latency <= 10", "loss <= 1e308"])
+    found, _ = known(earlier(), new)
+    assert {one.violations[0] for one in found} == {None}
+    assert all(isinstance(one.violations[1], float) for one in found)
+    event = Created(t=0, id="i", spec=new.record(), known=found)
+    assert decode(encode(event)) == event
+    assert as_result(-1, found[0]).violations[0] == math.inf
+    assert learnt_from(earlier(), new, "old", "learn_from") == []
 
 
 def test_another_metric_or_direction_is_refused() -> None:

@@ -34,3 +34,9 @@ def test_probabilities_that_are_none_are_refused(shares: object) -> None:
     with pytest.raises(SpecError) as refused:
         Space.parse({"x": {"choice": ["a", "b", "c"], "probabilities": shares}})
     assert refused.value.key == "space.x.probabilities"
+
+
+def test_probabilities_whose_sum_no_float_holds_are_drawn_by() -> None:
+    domain = Space.parse({"x": {"choice": ["a", "b"], "probabilities": [1e308, 1e308]}})
+    assert [domain.flat[0].domain.quantile(u) for u in (0.1, 0.9)] == ["a", "b"]
+    assert Space.parse(domain.to_json()) == domain

@@ -41,7 +41,7 @@ standard deviations, extended to all proposed values.
 """
 _MOST_CELLS = 10**7
 """Of more steps Optuna takes many of its own values for none, by their rounding: it gets a range
-without steps.
+without steps, as it does where it takes a tried one for none.
 """
 _CONSTRAINTS = "constraints"
 """Attribute in which optuna-dashboard looks for a list of violations."""
@@ -147,7 +147,12 @@ def _distribution(parameter: Parameter, configs: Iterable[Mapping[str, Json]]) -
             return FloatDistribution(float(low), float(high))
         case Float() if (domain.cells or 0) > _MOST_CELLS:
             return FloatDistribution(domain.low, domain.high)
-    return axis(domain).distribution
+    made = axis(domain).distribution
+    if isinstance(domain, Float) and domain.step is not None:
+        tried = (config[parameter.name] for config in configs if parameter.name in config)
+        if not all(contains(made, _external(parameter, made, value)) for value in tried):
+            return FloatDistribution(domain.low, domain.high)
+    return made
 
 
 def _choices(values: tuple[Json, ...]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,18 @@ MOST_DECADES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterAxis:
-    """A parameter that varies. `categories`: the texts of non-numeric values, else None."""
+    """A parameter that varies.
+
+    Attributes:
+        categories: the texts of non-numeric values, else None.
+        quoted: whether text has quotes there, as "1" stands beside 1, or "true" beside true.
+
+    """
 
     name: str
     log: bool
     categories: tuple[str, ...] | None
+    quoted: bool = False
 
     def place(self, config: Mapping[str, Any]) -> float | None:
         """Return the position of the configuration: a number (its decimal logarithm on a
@@ -38,7 +45,7 @@ class ParameterAxis:
         value = config[self.name]
         if self.categories is None:
             return math.log10(value) if self.log and value > 0 else float(value)
-        text = _text(value)
+        text = _text(value, quoted=self.quoted)
         return float(self.categories.index(text)) if text in self.categories else None
 
 
@@ -52,28 +59,34 @@ def varied(history: History) -> tuple[list[TrialRecord], list[ParameterAxis]]:
     for parameter in history.spec.space.parameters if len(trials) > 1 else ():
         name, domain = parameter.name, parameter.domain
         values = [config[name] for config in configs if name in config]
-        texts = dict.fromkeys(map(_text, values))
+        texts = {json.dumps(value): value for value in values}
         conditional = len(values) < len(configs) and not isinstance(domain, Constant)
         if not values or not (len(texts) > 1 or conditional):
             continue
-        categories: Iterable[Any] | None = None
+        categories: Collection[Any] | None = None
         if isinstance(domain, Choice):
             categories = sorted(domain.values) if numeric(domain.values) else domain.values
         elif not numeric(values):
-            categories = texts
+            categories = texts.values()
+        shown = [] if categories is None else [_text(one) for one in categories]
+        quoted = len({*shown}) < len(shown)
         log = categories is None and isinstance(domain, Float | Int) and domain.log
         found.append(
             ParameterAxis(
                 name=name,
                 log=log and min(values) > 0,
-                categories=None if categories is None else tuple(map(_text, categories)),
+                categories=None
+                if categories is None
+                else tuple(_text(one, quoted=quoted) for one in categories),
+                quoted=quoted,
             )
         )
     return trials, found
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _text(value: Any, *, quoted: bool = False) -> str:
+    plain = isinstance(value, str) and not quoted
+    return value if plain else json.dumps(value, ensure_ascii=False)
 
 
 def decades(low: float, high: float) -> list[tuple[float, str]]:

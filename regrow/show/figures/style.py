@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from regrow.search.history import History
+from regrow.search.space.scalars import plain
 from regrow.show.figures import series
 from regrow.show.views.names import middle
 from regrow.tasks.output.traces import one_line
@@ -52,6 +53,8 @@ SYMBOLS = {
 }
 NAME = 40
 """Cells of a name along an axis of a figure of the usual height."""
+SMALLEST = 1e-280
+"""Plotly draws no axis over less than 1e-305; this leaves room for neighbouring floats."""
 LIMIT = 10_000
 """Characters of a text that are looked at."""
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
@@ -178,6 +181,11 @@ def finished(figure: Figure, *notes: str, height: int = 420, min_width: int = 0)
     rather than squeezed. Both are kept in the figure's `layout.meta`.
     """
     meta = {"note": " ".join(filter(None, notes)), "min_width": min_width}
+    for trace in figure.data:
+        for axis in ("x", "y"):
+            values = plain(getattr(trace, axis, None))
+            if any(isinstance(one, float) and 0 < abs(one) < SMALLEST for one in values or ()):
+                trace[axis] = [drawable(value) for value in values]
     figure.update_layout(template=_over_plotlys(), height=height, meta=meta)
     return figure
 
@@ -225,6 +233,7 @@ def objective_axis(
 
 def logarithmic(values: Sequence[float]) -> dict[str, Any]:
     """Return a logarithmic axis of positive values; with several powers of ten, a label each."""
+    values = [drawable(value) for value in values]
     low, high = (math.floor(math.log10(end)) for end in (min(values), max(values)))
     inside = [n for n in range(low, high + 1) if min(values) <= 10.0**n <= max(values)]
     if len(inside) < 2:
@@ -235,6 +244,15 @@ def logarithmic(values: Sequence[float]) -> dict[str, Any]:
         "tickvals": [10.0**n for n in ticks],
         "ticktext": [series.short(10.0**n) for n in ticks],
     }
+
+
+def drawable(value: Any) -> Any:
+    """Return a number that Plotly's axes can hold, at least SMALLEST away from 0. Other values are
+    returned as they are.
+    """
+    if isinstance(value, float) and 0 < abs(value) < SMALLEST:
+        return math.copysign(SMALLEST, value)
+    return value
 
 
 def safe(text: object, most: int = 80) -> str:
