@@ -98,7 +98,11 @@ _Loader.add_constructor(_BOOLEAN, _boolean)
 def _whole(_loader: _Loader, node: yaml.ScalarNode) -> int:
     digits = node.value.replace("_", "")
     base = _BASES.get(digits.lstrip("+-")[:2], 10)
-    return int(digits, base)
+    try:
+        return int(digits, base)
+    except ValueError:  # more than Python reads
+        problem = f"a number of {len(digits):,} digits is longer than any that is read"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
 
 _BASES = {"0b": 2, "0o": 8, "0x": 16}

@@ -242,7 +242,7 @@ class Keys(parts.Part):
     "90s", "2h". None: never.
     """
     stop: parts.Stop = parts.Stop()
-    seed: Annotated[parts.Count, Field(ge=0)] = 0
+    seed: Annotated[int, Field(strict=True, ge=0)] = 0
     """Determines all random numbers of the experiment."""
     market: MarketField | None = None
     """On which kind of machine trials run: `spot`, `on-demand`, or spot first and when to change to
@@ -289,6 +289,8 @@ class Keys(parts.Part):
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 hint = "write letters, digits and '_'"
                 raise SpecError(f"env.{name}", "***", "is no name of a variable", hint)
+            if "\0" in (value or ""):
+                raise SpecError(f"env.{name}", "***", "has a NUL", "write text without it")
             if value is not None and (is_secret(name) or holds_secret(value)):
                 hint = f"write `{name}: null`, which forwards it from your environment"
                 problem = "looks like a secret, which would be stored"

@@ -110,7 +110,7 @@ def locate(path: str, folder: str | None) -> Path | None:
         sys.path.insert(0, folder)
     if place.endswith(".py"):
         file = Path(os.path.realpath(Path(folder or ".", place)))
-        if not file.is_file():
+        if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
             raise _wrong(path, f"there is no file {file}", "put it back, or correct the path")
         return file
     if _spec_of(place.partition(".")[0]) is None:
