@@ -17,7 +17,7 @@ from pathlib import Path
 
 from regrow.infra.machine.processes import all_processes, threads
 from regrow.tasks.errors import UserError
-from regrow.tasks.process import cgroup, temporary
+from regrow.tasks.process import cgroup, disk, temporary
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses on which embedded servers listen."""
@@ -33,6 +33,17 @@ LEAST_FILES = 128
 
 _FORKS = ("_execute_child", "_launch", "fork", "forkpty")
 """Functions of Python that start a process; EAGAIN of another one is of a lock or a socket."""
+_REFUSALS = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ESTALE,
+    errno.EIO,
+    *disk.FULL,
+}
+"""Errors that say something of a path, and nothing of the program that uses it."""
 LEAST_TASKS = 300
 """Fewest processes and threads that a run of two trials at a time needs: 251 were counted, and with
 250 it hung (Ray 2.60, Prefect 3.8). Each further trial adds some 30.
@@ -169,6 +180,18 @@ def exhausted(error: BaseException) -> str:
         before = None if cause.__suppress_context__ else cause.__context__
         cause = cause.__cause__ or before
     return ""
+
+
+def refused(error: BaseException) -> str:
+    """Return which path this machine refuses to a user, and why, if that is the error, else ""."""
+    if not isinstance(error, OSError) or error.errno not in _REFUSALS or error.filename is None:
+        return ""
+    named = " -> ".join(
+        os.fsdecode(path) if isinstance(path, bytes) else str(path)
+        for path in (error.filename, error.filename2)
+        if path is not None
+    )
+    return f"{named}: {error.strerror}"
 
 
 def raise_file_limit() -> None:

@@ -92,7 +92,7 @@ def _is_another_users(folder: Path) -> bool:
 def folder(services: Path) -> Path:
     """Return the folder of this host: `services`, or the one inside it. Creates nothing."""
     own = services / "on" / _name()
-    return own if own.is_dir() or _is_anothers(services) else services
+    return own if os.path.isdir(own) or _is_anothers(services) else services
 
 
 def settle(services: Path) -> None:

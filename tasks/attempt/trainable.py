@@ -169,8 +169,13 @@ def _bound(table: symtable.SymbolTable, *, inside: bool = False) -> set[str]:
 
 
 def parsed(file: Path) -> tuple[bytes, ast.Module]:
-    """Return a Python file's source and syntax tree. Raises SyntaxError."""
-    source = file.read_bytes()
+    """Return a Python file's source and syntax tree. Raises SyntaxError, and UserError where it
+    cannot be read.
+    """
+    try:
+        source = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
     try:
         return source, ast.parse(source, str(file))
     except SyntaxError as error:

@@ -173,6 +173,52 @@ def test_what_a_machine_runs_out_of_later_is_named(name: str, most: int) -> None
     assert exhausted(BlockingIOError(errno.EAGAIN, "a lock")) == ""
 
 
+@pytest.mark.parametrize(
+    ("do", "words"),
+    [
+        ("open(locked / 'x')", "LOCKED/x: Permission denied"),
+        ("os.rename(locked, home / 'b')", "LOCKED -> HOME/b: Permission denied"),
+        ("Path('y' * 300).is_file()", f"{'y' * 300}: File name too long"),
+        ("open(home / 'missing')", ""),
+        ("os.kill(1, 0)", ""),
+        ("parsed(locked / 'x.py')", "LOCKED/x.py: cannot be read: Permission denied"),
+        ("service_files.folder(locked)", None),
+        ("list(sources.walk(home))", None),
+        ("confidential.confidential(home)", None),
+    ],
+)
+def test_a_path_that_is_refused_is_the_users(do: str, words: str | None, tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nfrom pathlib import Path\n"
+        "from regrow.infra.machine import confidential\n"
+        "from regrow.infra.machine.host_environment import refused\n"
+        "from regrow.infra.state import service_files, sources\n"
+        "from regrow.tasks.attempt.trainable import parsed\n"
+        "from regrow.tasks.errors import UserError\n"
+        "home = Path(sys.argv[1]); locked = home.with_name('locked')\n"
+        f"os.setuid({os.getuid() or 65534})\n"
+        f"try:\n    {do}\n    print(None)\n"
+        "except UserError as error:\n    print(error)\n"
+        "except OSError as error:\n    print(refused(error))\n"
+    )
+    with tempfile.TemporaryDirectory() as place:  # pytest's own are closed to others
+        os.chmod(place, 0o755)
+        home, locked = Path(place, "home"), Path(place, "locked")
+        home.mkdir()
+        locked.mkdir(mode=0o700)
+        (locked / "x.py").touch()
+        for name, target in (("itself.py", "itself.py"), ("closed.py", locked / "x.py")):
+            (home / name).symlink_to(target)
+        if os.getuid():
+            locked.chmod(0)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(home)], capture_output=True, text=True, check=False
+        )
+        locked.chmod(0o700)
+        seen = done.stdout.strip().replace(str(home), "HOME").replace(str(locked), "LOCKED")
+    assert seen == str(words), done.stderr
+
+
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
