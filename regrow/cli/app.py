@@ -143,12 +143,12 @@ def main() -> None:
         to_nowhere(sys.stdout)
         sys.exit(ExitCode.FAILED)
     except Exception as error:  # noqa: BLE001 - any other exception is a bug of regrow
+        if path := _refused(error):
+            fail(ExitCode.WRONG_INPUT, path)
         if isinstance(error, OSError) and (why := refusal(sys.stdout)) is not None:
             fail(ExitCode.FAILED, f"standard output cannot be written: {why}")
         if lacks := exhausted(error):
             fail(ExitCode.FAILED, f"{lacks}; nothing is lost, `regrow resume` continues")
-        if path := _refused(error):
-            fail(ExitCode.WRONG_INPUT, path)
         echo(traceback.format_exc(), error=True, end="")
         if hidden := hidden_module(error):
             fail(ExitCode.WRONG_INPUT, hidden)
