@@ -82,6 +82,9 @@ def test_a_file_that_is_written_anew_tells_only_what_is_new(tmp_path: Path) -> N
     with path.open("a") as file:
         file.write("5,9\n")
     assert list(followed.new()) == [{"a": 5.0, "b": 9.0}]
+    with path.open("a") as file:
+        file.write(f"6,{'x' * 200_000}\n")  # a text beside the numbers
+    assert list(followed.new()) == [{"a": 6.0}]
 
 
 @pytest.mark.parametrize(
