@@ -128,6 +128,8 @@ PER_SESSION = (
 )
 """Keys that may differ between sessions; the state root may move, the total be raised."""
 
+MOST_VARIABLE = 100_000
+"""Most bytes of a variable of `env`. Linux starts no process with one of 128 KiB."""
 MOST_STEPS = 1_000_000
 """Steps of a trial without `max_steps`. A function that never returns would otherwise fill the log
 without end (60 bytes a step and more).
@@ -291,6 +293,10 @@ class Keys(parts.Part):
                 raise SpecError(f"env.{name}", "***", "is no name of a variable", hint)
             if "\0" in (value or ""):
                 raise SpecError(f"env.{name}", "***", "has a NUL", "write text without it")
+            if len((value or "").encode()) > MOST_VARIABLE:
+                problem = f"is longer than {MOST_VARIABLE:,} bytes, and systems take little more"
+                hint = "write it into a file beside the code, and the file's name here"
+                raise SpecError(f"env.{name}", "***", problem, hint)
             if value is not None and (is_secret(name) or holds_secret(value)):
                 hint = f"write `{name}: null`, which forwards it from your environment"
                 problem = "looks like a secret, which would be stored"

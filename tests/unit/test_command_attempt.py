@@ -105,6 +105,24 @@ def test_what_is_no_report_file_fails_the_attempt_with_the_reason(
     assert wrong in programs.attempt(office).ended.message
 
 
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("x" * 200_000, "longer than this system takes; read the file $REGROW_CONFIG_FILE"),
+        ("a\0b", "has a NUL, which no argument of a program can have"),
+    ],
+    ids=["long", "NUL"],
+)
+def test_a_parameter_that_no_argument_can_be_fails_the_attempt_with_the_reason(
+    programs: Programs, text: str, wrong: str
+) -> None:
+    space = {"text": {"choice": [text]}}
+    office = programs.office("", run=("python", "train.py", "{text}"), space=space)
+    ended = programs.attempt(office).ended
+    assert wrong in ended.message
+    assert (ended.cause, ended.trace) == ("error", "")
+
+
 def test_report_is_exact_and_in_order_and_its_checkpoints_are_of_their_step(
     programs: Programs,
 ) -> None:

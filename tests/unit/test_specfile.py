@@ -263,6 +263,7 @@ SMALLER = "or less"
         ('working_dir: "a\\0b"', "NUL"),
         (f"working_dir: {LONG}", "File name too long"),
         ('env: {A: "b\\0c"}', 's.yaml:1: env.A: "***": has a NUL'),
+        (f"env: {{A: {'y' * 140_000}}}", "is longer than 100,000 bytes"),
         (f"max_steps: {DIGITS}", SMALLER),
         (f"trials: {DIGITS}", SMALLER),
         (f"budget: {DIGITS}", SMALLER),
