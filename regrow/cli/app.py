@@ -164,14 +164,17 @@ def main() -> None:
 
 
 def _refused(error: BaseException) -> str:
-    """Return what a user can do about a path that the machine refuses, "" for other errors."""
+    """Return what a user can do about a refused path or setting, "" for other errors."""
     try:
         os.getcwd()
     except FileNotFoundError:
         if isinstance(error, FileNotFoundError):
             return "the folder in which you are is gone; go to another"
-    path = refused(error)
-    return f"{path}; name another place, or change its permissions" if path else ""
+    if path := refused(error):
+        return f"{path}; name another place, or change its permissions"
+    from regrow.infra.prefect import settings
+
+    return settings.refused(error)
 
 
 def hidden_module(error: BaseException) -> str:

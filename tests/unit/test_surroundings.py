@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 import regrow as rg
 from regrow.infra.machine.capacity import little_memory
@@ -26,6 +27,8 @@ from regrow.infra.machine.host_environment import (
     exhausted,
     ray_folder,
 )
+from regrow.infra.prefect import settings
+from regrow.infra.ray import cluster
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
@@ -136,6 +139,42 @@ def test_too_few_processes_and_threads_are_said_at_once(tmp_path: Path) -> None:
     check_tasks(cgroups(tmp_path / "roomy", most="max", now="80"))
     with pytest.raises(UserError, match=r"only 20 more .* \(a limit of the cgroup /.*/above\)"):
         check_tasks(cgroups(tmp_path / "full", most="100", now="80"))
+
+
+@pytest.mark.parametrize(("letter", "most"), [("v", 10_000_000), ("f", 100)])
+def test_too_little_address_space_and_too_short_files_are_said_at_once(
+    letter: str, most: int, tmp_path: Path
+) -> None:
+    (tmp_path / "s.yaml").write_text(TEXT)
+    (tmp_path / "work.py").write_text("def train(trial): ...")
+    for words in ("run s.yaml", "join s.yaml"):
+        script = f"ulimit -{letter} {most}; exec {sys.executable} -m regrow {words}"
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2, done.stderr
+        assert f"(`ulimit -{letter}`), and Ray needs" in done.stderr
+
+
+def test_a_setting_that_prefect_does_not_take_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.settings import Settings
+
+    monkeypatch.setenv("PREFECT_LOGGING_LEVEL", "nonsense")
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert settings.refused(caught.value).startswith(
+        "Prefect does not take the value of PREFECT_LOGGING_LEVEL: Input should be 'DEBUG'"
+    )
+    assert settings.refused(ValueError("of another")) == ""
+
+
+def test_an_empty_address_of_ray_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    asked = []
+    monkeypatch.setattr(cluster.probing, "probe", lambda address, **_: asked.append(address))
+    monkeypatch.setattr(cluster, "_connected", lambda target, *_, **__: asked.append(target))
+    cluster.connect(env={})
+    assert asked == [None]
 
 
 @pytest.mark.parametrize(
