@@ -285,7 +285,7 @@ def _importing(module: str) -> Iterator[threading.Thread]:
     """
 
     def imported() -> None:
-        with suppress(Exception):  # the import that needs it raises the same, where it is told
+        with suppress(Exception):  # the import that needs it raises the same
             importlib.import_module(module)
 
     thread = background.start(imported, name="import")

@@ -28,7 +28,7 @@ from regrow.infra.machine.host_environment import (
     ray_folder,
 )
 from regrow.infra.prefect import settings
-from regrow.infra.ray import cluster
+from regrow.infra.ray import cluster, probing
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
@@ -171,7 +171,7 @@ def test_a_setting_that_prefect_does_not_take_is_named(monkeypatch: pytest.Monke
 def test_an_empty_address_of_ray_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "")
     asked = []
-    monkeypatch.setattr(cluster.probing, "probe", lambda address, **_: asked.append(address))
+    monkeypatch.setattr(probing, "probe", lambda address, **_: asked.append(address))
     monkeypatch.setattr(cluster, "_connected", lambda target, *_, **__: asked.append(target))
     cluster.connect(env={})
     assert asked == [None]
