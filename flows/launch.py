@@ -22,7 +22,12 @@ from regrow.flows.session import SESSION, Session
 from regrow.infra.log.reading import survey
 from regrow.infra.machine import capacity, gpus
 from regrow.infra.machine.awaiting import announced
-from regrow.infra.machine.host_environment import check_loopback, check_tasks, raise_file_limit
+from regrow.infra.machine.host_environment import (
+    check_loopback,
+    check_sizes,
+    check_tasks,
+    raise_file_limit,
+)
 from regrow.infra.mlflow import database as mlflow_database
 from regrow.infra.mlflow.check import check as check_mlflow
 from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable
@@ -166,6 +171,7 @@ def _check_machine(session: Session) -> None:
     starts_ray = not os.environ.get("RAY_ADDRESS")
     if starts_ray:
         check_tasks()
+        check_sizes(capacity.store_size())
     begin_collecting(spec.working_dir, spec.program)
     check_mlflow(places.mlflow_uri, 5.0)
     for line in (
@@ -277,7 +283,12 @@ def _importing(module: str) -> Iterator[threading.Thread]:
     """Import a module in a thread during the block. The block's end waits for it, as Prefect's
     settings must not be restored during the import.
     """
-    thread = background.start(importlib.import_module, module, name="import")
+
+    def imported() -> None:
+        with suppress(Exception):  # the import that needs it raises the same
+            importlib.import_module(module)
+
+    thread = background.start(imported, name="import")
     try:
         yield thread
     finally:

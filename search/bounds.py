@@ -4,6 +4,10 @@ from __future__ import annotations
 
 MOST = 2**53
 """Largest count of steps or bytes: up to it, floats and readers of JSON are exact."""
+LARGEST = 2**63 - 1
+"""Largest number that a user may write where something is counted: programs that have no word for
+"no limit" write this one (`sys.maxsize`), and what is computed from a larger one fits no float.
+"""
 MOST_TOGETHER = 10_000
 """Most processes of a trial, machines of a group, and machines of a simulation: lists of more take
 minutes and gigabytes, and a cloud would be asked for them.

@@ -112,6 +112,15 @@ def of_ray(environment: Mapping[str, str] = os.environ, root: Path = cgroup.ROOT
     return {**found, "object_store_memory": store, "memory": max(_STORE_LEAST, free - store)}
 
 
+def store_size() -> int:
+    """Return the bytes of the object store of a Ray that is started here, as we or Ray choose it; 0
+    if that is unknown.
+    """
+    if sys.platform != "linux":
+        return 0
+    return of_ray().get("object_store_memory") or int(min(_STORE_SHARE * _free(), _shared()))
+
+
 def _free() -> int:
     """Return the machine's free memory in bytes."""
     for line in Path("/proc/meminfo").read_text().splitlines():

@@ -73,7 +73,7 @@ def confidential(folder: Path, *, linked: bool = False) -> list[str]:
         )
 
     return sorted(
-        path.relative_to(folder).as_posix() + "/" * path.is_dir()
+        path.relative_to(folder).as_posix() + "/" * os.path.isdir(path)
         for path in _found(folder, linked)
         if not asked_for(path)
     )

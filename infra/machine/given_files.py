@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -19,8 +20,11 @@ _KINDS = {
 def expanded(written: str | Path, where: str = "") -> Path:
     """Return a path with the folder that its `~` stands for. `where`: begins the message.
 
-    Raises UserError for a user who has none.
+    Raises UserError for a user who has none, and for a path with a NUL, which no system takes.
     """
+    if "\0" in str(written):
+        shown = str(written).replace("\0", "\\0")
+        raise UserError(f"{where}{shown}: has a NUL, which no path can have; write it without")
     try:
         return Path(written).expanduser()
     except RuntimeError:
@@ -35,6 +39,23 @@ def resolved(written: str | Path, beside: Path = Path(), *, where: str = "") -> 
     """
     # Not Path.resolve, which raises RuntimeError for a link to itself before Python 3.13.
     return Path(os.path.realpath(beside / expanded(written, where)))
+
+
+def is_there(path: Path, *, folder: bool = False) -> bool:
+    """Return whether there is a file, or a `folder`, at a path.
+
+    Raises UserError where that cannot be known: in a folder that this user may not enter, and for a
+    name that is too long.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise UserError(f"{path}: cannot be looked at: {error.strerror}") from None
+    except ValueError:  # it has a NUL
+        return False
+    return stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)
 
 
 def checked(path: Path, most_bytes: int) -> Path:

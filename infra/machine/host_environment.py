@@ -17,7 +17,7 @@ from pathlib import Path
 
 from regrow.infra.machine.processes import all_processes, threads
 from regrow.tasks.errors import UserError
-from regrow.tasks.process import cgroup, temporary
+from regrow.tasks.process import cgroup, disk, temporary
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses on which embedded servers listen."""
@@ -33,6 +33,21 @@ LEAST_FILES = 128
 
 _FORKS = ("_execute_child", "_launch", "fork", "forkpty")
 """Functions of Python that start a process; EAGAIN of another one is of a lock or a socket."""
+LEAST_SPACE = 16 * 10**9
+"""Least address space of a process: raylets of 7 to 14.5 GB and workers of 9.3 were seen, and with
+10 a raylet ended each time that it had started (Ray 2.60). Most of it is no memory.
+"""
+_REFUSALS = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ESTALE,
+    errno.EIO,
+    *disk.FULL,
+}
+"""Errors that say something of a path, and nothing of the program that uses it."""
 LEAST_TASKS = 300
 """Fewest processes and threads that a run of two trials at a time needs: 251 were counted, and with
 250 it hung (Ray 2.60, Prefect 3.8). Each further trial adds some 30.
@@ -149,6 +164,24 @@ def check_tasks(root: Path = cgroup.ROOT) -> None:
         )
 
 
+def check_sizes(store: int) -> None:
+    """Raise UserError where a process may have less address space, or a file be smaller, than Ray
+    needs: its processes would end as they start, and again and again. `store`: bytes of its object
+    store, which is a file.
+    """
+    for limit, least, what, name in (
+        (resource.RLIMIT_AS, LEAST_SPACE, "of address space for a process", "-v"),
+        (resource.RLIMIT_FSIZE, store, "for a file", "-f"),
+    ):
+        most, _ = resource.getrlimit(limit)
+        if 0 <= most < least:  # infinity is -1
+            raise UserError(
+                f"only {disk.size(most)} {what} are allowed here (`ulimit {name}`), and Ray needs"
+                f" {disk.size(least)}; allow more, as `ulimit {name} unlimited` in the shell that"
+                " set this limit, or by the batch system's request for memory"
+            )
+
+
 def exhausted(error: BaseException) -> str:
     """Return what this machine has run out of, for people, if that caused the error, else ""."""
     seen = set[int]()
@@ -169,6 +202,18 @@ def exhausted(error: BaseException) -> str:
         before = None if cause.__suppress_context__ else cause.__context__
         cause = cause.__cause__ or before
     return ""
+
+
+def refused(error: BaseException) -> str:
+    """Return which path this machine refuses to a user, and why, if that is the error, else ""."""
+    if not isinstance(error, OSError) or error.errno not in _REFUSALS or error.filename is None:
+        return ""
+    named = " -> ".join(
+        os.fsdecode(path) if isinstance(path, bytes) else str(path)
+        for path in (error.filename, error.filename2)
+        if path is not None
+    )
+    return f"{named}: {error.strerror}"
 
 
 def raise_file_limit() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from regrow.infra.machine.host_environment import direct
 from regrow.infra.prefect.server import (
@@ -64,6 +67,24 @@ def refuse_settings(places: Places) -> None:
                 f"{file} is in the state root {places.root}, and Prefect would take its settings"
                 f" from there; {hint}"
             )
+
+
+def refused(error: BaseException) -> str:
+    """Return which setting of the user's Prefect does not take, and why, if that is the error, else
+    "". Values are not shown: some are secrets.
+    """
+    if not isinstance(error, ValidationError) or not error.title.endswith("Settings"):
+        return ""
+    first = error.errors(include_url=False)[0]
+    given = str(first["input"]).casefold()
+    names = [
+        name
+        for name, value in sorted(os.environ.items())
+        if name.startswith("PREFECT_") and value.casefold() == given
+    ]
+    key = ".".join(map(str, first["loc"]))
+    where = ", ".join(names) or f"a variable PREFECT_... for {error.title}.{key}"
+    return f"Prefect does not take the value of {where}: {first['msg']}; correct or unset it"
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -147,7 +147,7 @@ def connect(
         say: gets messages: what is awaited if that takes long, and which GPUs others use.
 
     """
-    target = address or os.environ.get("RAY_ADDRESS")
+    target = address or os.environ.get("RAY_ADDRESS") or None
     if target == "local":
         target = None
     if is_joined():

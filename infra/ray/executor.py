@@ -6,10 +6,12 @@ placement group (`groups.py`).
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -43,7 +45,7 @@ from regrow.tasks.ports.messages import (
 )
 from regrow.tasks.ports.ranks import GroupBroken
 from regrow.tasks.ports.store import Store
-from regrow.tasks.process import cgroup, variables
+from regrow.tasks.process import background, cgroup, variables
 from regrow.tasks.process.connecting import GREET_SECONDS
 from regrow.tasks.trial.names import task_name
 
@@ -51,6 +53,10 @@ SPOT = "spot"
 """Label of an attempt that ran on a spot machine."""
 KEY_BYTES = 32
 """Bytes of the key with which the ranks of one attempt authenticate each other."""
+SPOILED_SECONDS = 0.5
+"""Seconds for which a process lives on after an attempt that it could not run."""
+SPOILED_EXIT = 70
+"""Exit code of such a process (EX_SOFTWARE)."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -173,9 +179,36 @@ ASK_SECONDS = 10.0
 """Seconds for which one request to the coordinator waits for the address of rank 0."""
 
 
+_spoiled = threading.Event()
+"""Set in a process that could not run an attempt."""
+
+
 @ray.remote(max_retries=0)
 def _run(shared: Shared, assignment: Assignment, task_run: str) -> ExecutionResult:
-    return _run_here(shared, assignment, task_run, None)
+    return _run_or_leave(shared, assignment, task_run)
+
+
+def _run_or_leave(shared: Shared, assignment: Assignment, task_run: str) -> ExecutionResult:
+    """Run an attempt. A process that cannot ends soon after, as it would lose each further one: an
+    earlier trial has left it without open files, or has replaced what we call.
+    """
+    if _spoiled.is_set():  # Ray was faster than the end below
+        os._exit(SPOILED_EXIT)
+    try:
+        return _run_here(shared, assignment, task_run, None)
+    except BaseException:
+        _spoiled.set()
+        try:
+            background.start(_leave_late, name="spoiled")
+        except RuntimeError:  # no thread can be started
+            os._exit(SPOILED_EXIT)
+        raise
+
+
+def _leave_late() -> None:
+    """End this process once Ray has passed the error of its task on, which it would lose."""
+    time.sleep(SPOILED_SECONDS)
+    os._exit(SPOILED_EXIT)
 
 
 def _run_here(

@@ -129,7 +129,7 @@ def check_room(spec: Spec) -> None:
     `stop.dollars` needs.
     """
     here = capacity.resources()
-    if here is None or os.environ.get("RAY_ADDRESS", "local") != "local" or cluster.is_joined():
+    if here is None or (os.environ.get("RAY_ADDRESS") or "local") != "local" or cluster.is_joined():
         return
     if spec.stop.dollars is not None and spec.price_per_hour is None:
         problem = "cannot be kept: this machine has no price"

@@ -33,11 +33,18 @@ from regrow.infra.machine import locks, private_files
 from regrow.infra.machine.given_files import resolved
 from regrow.infra.stores import Root
 from regrow.infra.stores.local import unusable
+from regrow.tasks.errors import UserError
 
 _WAIT_SECONDS = 1.0
 """Seconds to wait for the lock: a process that only looks at it holds it for an instant."""
 _held: dict[Path, int] = {}
 """Lock files that stay open for the lifetime of this process."""
+
+
+MOST_PATH = 500
+"""Most bytes of a database's path; SQLite 3.40 opened none with 505."""
+_LONGEST = "prefect/prefect.db"
+"""The database below a folder of services with the longest path."""
 
 
 def common(root: Root, beside: Path | None) -> Path:
@@ -64,11 +71,22 @@ def make(root: Root, beside: Path | None) -> None:
         # This host's folder, if the file system is shared and another host owns the outer one.
         settle(services)
         services = folder(services)
+        _check_length(services)
         # Without a name of its own: several threads and processes may begin at once.
         tempfile.TemporaryFile(dir=services).close()
     except OSError as error:
         is_inside = beside is not None and services.parent == beside
         raise unusable(root.url if is_inside else services, "written", error) from error
+
+
+def _check_length(services: Path) -> None:
+    """Raise UserError where the databases would have a longer path than SQLite opens."""
+    over = len(os.fsencode(services / _LONGEST)) - MOST_PATH
+    if over > 0:
+        raise UserError(
+            f"{str(services)[:100]}...: the path of the state is {over} bytes longer than SQLite"
+            " opens databases at; choose a shorter one with --state or REGROW_STATE"
+        )
 
 
 def home() -> Path:
@@ -92,7 +110,7 @@ def _is_another_users(folder: Path) -> bool:
 def folder(services: Path) -> Path:
     """Return the folder of this host: `services`, or the one inside it. Creates nothing."""
     own = services / "on" / _name()
-    return own if own.is_dir() or _is_anothers(services) else services
+    return own if os.path.isdir(own) or _is_anothers(services) else services
 
 
 def settle(services: Path) -> None:

@@ -145,7 +145,8 @@ def walk(folder: Path) -> Iterator[Path | None]:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 folders.append(Path(entry.path))
-            elif Path(entry.name).suffix in SUFFIXES and entry.is_file():
+            # Not entry.is_file, which raises for a link to itself.
+            elif Path(entry.name).suffix in SUFFIXES and os.path.isfile(entry):
                 yield Path(entry.path)
 
 

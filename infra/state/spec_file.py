@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from regrow.infra.log.reading import survey
-from regrow.infra.machine.given_files import resolved
+from regrow.infra.machine.given_files import is_there, resolved
 from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import located, read_map, write_map
 from regrow.search.errors import SpecError
@@ -136,18 +136,18 @@ def _checked(data: dict[str, Any], written: Any, folder: Path) -> Spec:
     """Return the specification, whose code must be in `folder`, as `written`. Raises SpecError."""
     trainable = data.get("trainable")
     place, _, name = trainable.partition(":") if isinstance(trainable, str) else ("", "", "x")
-    if place.endswith(".py") and not name and (folder / place).is_file():
+    if place.endswith(".py") and not name and is_there(folder / place):
         names = functions(folder / place)
         hint = f"write {' or '.join(f'{place}:{one}' for one in names) or 'file.py:function'}"
         raise SpecError("trainable", data["trainable"], "names no function or class", hint)
     spec = Spec.parse(data)
     relative = "write it relative to the specification's folder"
-    if not folder.is_dir():
+    if not is_there(folder, folder=True):
         raise SpecError("working_dir", written, f"there is no folder {folder}", relative)
     if spec.trainable == "pickled":
         hint = "write file.py:function"
         raise SpecError("trainable", spec.trainable, "is for experiments from Python", hint)
-    if place.endswith(".py") and not (folder / place).is_file():
+    if place.endswith(".py") and not is_there(folder / place):
         raise SpecError("trainable", spec.trainable, f"there is no file {folder / place}", relative)
     return spec
 

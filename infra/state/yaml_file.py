@@ -98,9 +98,17 @@ _Loader.add_constructor(_BOOLEAN, _boolean)
 def _whole(_loader: _Loader, node: yaml.ScalarNode) -> int:
     digits = node.value.replace("_", "")
     base = _BASES.get(digits.lstrip("+-")[:2], 10)
-    return int(digits, base)
+    try:
+        return int(digits, base)
+    except ValueError:
+        if len(digits) <= _FEW_DIGITS:
+            raise
+        problem = f"a number of {len(digits):,} digits is longer than any that is read"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
 
+_FEW_DIGITS = 4000
+"""Digits that Python reads by its default, which is 4,300."""
 _BASES = {"0b": 2, "0o": 8, "0x": 16}
 _Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 

@@ -34,7 +34,7 @@ _SERVER = re.compile(r"https?://[^/?#@\s]+(/[^?#@\s]*)?")
 T = TypeVar("T")
 
 
-_proven: set[tuple[str, str | None]] = set()
+_proven: set[tuple[str, str]] = set()
 """URL and endpoint of the roots that this process has proved writable."""
 
 
@@ -48,7 +48,9 @@ class S3Root:
 
     def __init__(self, url: str) -> None:
         place, prefix = _parsed(url)
-        self.url, self.endpoint = _url(place, prefix), _endpoint(place)
+        self.url = _url(place, prefix)
+        # That of the variables even if the URL has its own: folders are named after it.
+        self.endpoint = _configured() or ""
 
     def store(self, experiment: str) -> S3Store:
         return open_s3(self.url).below(experiment)
@@ -243,8 +245,12 @@ def _endpoint(place: BucketAddress) -> str | None:
     """Return a URL's endpoint, else that of the variables; None: Amazon's. Raises UserError."""
     if place.endpoint:
         return place.endpoint
-    if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
-        return None
+    ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
+    return None if ignored else _configured()
+
+
+def _configured() -> str | None:
+    """Return the endpoint of the variables; None: they have none. Raises UserError."""
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if given := os.environ.get(name):
             if not _SERVER.fullmatch(given):

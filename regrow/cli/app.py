@@ -44,7 +44,7 @@ from regrow.cli.ui import ui
 from regrow.cli.verify import verify
 from regrow.cli.watch import watch
 from regrow.infra.log.log import Contradiction, CorruptLog
-from regrow.infra.machine.host_environment import a_home, direct, exhausted
+from regrow.infra.machine.host_environment import a_home, direct, exhausted, refused
 from regrow.infra.machine.streams import refusal, to_nowhere
 from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.history.view import Uncreated
@@ -143,12 +143,12 @@ def main() -> None:
         to_nowhere(sys.stdout)
         sys.exit(ExitCode.FAILED)
     except Exception as error:  # noqa: BLE001 - any other exception is a bug of regrow
+        if path := _refused(error):
+            fail(ExitCode.WRONG_INPUT, path)
         if isinstance(error, OSError) and (why := refusal(sys.stdout)) is not None:
             fail(ExitCode.FAILED, f"standard output cannot be written: {why}")
         if lacks := exhausted(error):
             fail(ExitCode.FAILED, f"{lacks}; nothing is lost, `regrow resume` continues")
-        if isinstance(error, FileNotFoundError) and _is_gone():
-            fail(ExitCode.WRONG_INPUT, "the folder in which you are is gone; go to another")
         echo(traceback.format_exc(), error=True, end="")
         if hidden := hidden_module(error):
             fail(ExitCode.WRONG_INPUT, hidden)
@@ -163,13 +163,18 @@ def main() -> None:
         gc.freeze()
 
 
-def _is_gone() -> bool:
-    """Return whether the current folder was deleted."""
+def _refused(error: BaseException) -> str:
+    """Return what a user can do about a refused path or setting, "" for other errors."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        return True
-    return False
+        if isinstance(error, FileNotFoundError):
+            return "the folder in which you are is gone; go to another"
+    if path := refused(error):
+        return f"{path}; name another place, or change its permissions"
+    from regrow.infra.prefect import settings
+
+    return settings.refused(error)
 
 
 def hidden_module(error: BaseException) -> str:

@@ -13,7 +13,7 @@ import typer
 from regrow.cli import options
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import option, take_gpus, with_limits
-from regrow.infra.machine.host_environment import check_loopback, check_tasks
+from regrow.infra.machine.host_environment import check_loopback, check_sizes, check_tasks
 from regrow.infra.state.places import Places
 from regrow.search.bounds import LONGEST
 from regrow.search.durations import seconds
@@ -85,6 +85,7 @@ def join(
     from regrow.apps.agent.request import Request
     from regrow.apps.agent.take_part import take_part
     from regrow.infra.clusters.clouds import own_fleet
+    from regrow.infra.machine import capacity
     from regrow.infra.machine.ports import Ports
     from regrow.infra.machine.walltime import ends
     from regrow.infra.ray.labels import MARKET_LABEL
@@ -97,6 +98,7 @@ def join(
         )
     check_loopback()
     check_tasks()
+    check_sizes(capacity.store_size())
     if never_lead and no_trials:
         raise UserError("--never-lead and --no-trials together leave nothing to do")
     given = _labels(labels)

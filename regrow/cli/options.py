@@ -138,7 +138,7 @@ def take_gpus(ids: str | None) -> None:
     from regrow.infra.machine import gpus
     from regrow.tasks.process.gpus import DEVICES
 
-    if os.environ.get("RAY_ADDRESS", "local") != "local":
+    if (os.environ.get("RAY_ADDRESS") or "local") != "local":
         raise UserError(
             f"--gpus {ids} is for a cluster of this machine's own; start the nodes of the one at"
             " RAY_ADDRESS with CUDA_VISIBLE_DEVICES"

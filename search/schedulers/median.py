@@ -1,5 +1,4 @@
-"""Rules that compare a trial with all others that have reached its step: the median stopping rule,
-and the percentile rule.
+"""Rules that compare a trial with all others at its step: the median and the percentile rule.
 
 Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.1, and
 Optuna's PercentilePruner (Akiba et al., KDD 2019, section 3.3), which compares with finished

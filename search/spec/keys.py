@@ -128,6 +128,8 @@ PER_SESSION = (
 )
 """Keys that may differ between sessions; the state root may move, the total be raised."""
 
+MOST_VARIABLE = 100_000
+"""Most bytes of a variable of `env`. Linux starts no process with one of 128 KiB."""
 MOST_STEPS = 1_000_000
 """Steps of a trial without `max_steps`. A function that never returns would otherwise fill the log
 without end (60 bytes a step and more).
@@ -242,7 +244,7 @@ class Keys(parts.Part):
     "90s", "2h". None: never.
     """
     stop: parts.Stop = parts.Stop()
-    seed: Annotated[parts.Count, Field(ge=0)] = 0
+    seed: Annotated[int, Field(strict=True, ge=0)] = 0
     """Determines all random numbers of the experiment."""
     market: MarketField | None = None
     """On which kind of machine trials run: `spot`, `on-demand`, or spot first and when to change to
@@ -289,6 +291,12 @@ class Keys(parts.Part):
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 hint = "write letters, digits and '_'"
                 raise SpecError(f"env.{name}", "***", "is no name of a variable", hint)
+            if "\0" in (value or ""):
+                raise SpecError(f"env.{name}", "***", "has a NUL", "write text without it")
+            if len((value or "").encode()) > MOST_VARIABLE:
+                problem = f"is longer than {MOST_VARIABLE:,} bytes, and systems take little more"
+                hint = "write it into a file beside the code, and the file's name here"
+                raise SpecError(f"env.{name}", "***", problem, hint)
             if value is not None and (is_secret(name) or holds_secret(value)):
                 hint = f"write `{name}: null`, which forwards it from your environment"
                 problem = "looks like a secret, which would be stored"

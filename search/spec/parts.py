@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from regrow.search.bounds import LONGEST, MOST, MOST_HOURS, MOST_TOGETHER
+from regrow.search.bounds import LARGEST, LONGEST, MOST, MOST_HOURS, MOST_TOGETHER
 from regrow.search.durations import Span, bounded
 from regrow.search.errors import SpecError
 from regrow.search.measured import Traffic
@@ -63,6 +63,12 @@ def as_name(written: str, otherwise: str) -> str:
     return f"{letters}-{zlib.crc32(written.encode(errors='backslashreplace')):08x}"
 
 
+def _unbounded(schema: dict[str, Any]) -> None:
+    """Leave LARGEST out of a JSON schema: to readers of the reference it says nothing."""
+    if schema.get("maximum") == LARGEST:
+        del schema["maximum"]
+
+
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Seconds = Annotated[Number, BeforeValidator(bounded, json_schema_input_type=Span)]
 """A number, or text such as "10min"."""
@@ -72,7 +78,7 @@ Deadline = Annotated[
     BeforeValidator(moment, json_schema_input_type=Span | str),
 ]
 """Seconds from the creation, or a time in ISO 8601 with an offset."""
-Count = Annotated[int, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, le=LARGEST, json_schema_extra=_unbounded)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -140,7 +146,7 @@ def in_bytes(value: Any) -> Any:
     if isinstance(value, str) and (
         m := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?\s*", value.lower())
     ):
-        return int(float(m[1]) * _UNITS[m[2]])
+        return int(min(float(m[1]) * _UNITS[m[2]], 2.0 * LARGEST))  # which is refused
     return value
 
 
@@ -587,7 +593,7 @@ class StorePrices(Part):
 class Training(Part):
     """How much training all trials together may do; exactly one of these."""
 
-    trainings: Annotated[Count | Number, Field(gt=0)] | None = None
+    trainings: Annotated[Count | Number, Field(gt=0, le=MOST_HOURS)] | None = None
     """Full trainings: this many times `max_steps` steps, which all trials share."""
     steps: Annotated[Count, Field(ge=1)] | None = None
     """Steps of all trials together. A step that is done again after a loss counts once."""

@@ -110,7 +110,7 @@ def locate(path: str, folder: str | None) -> Path | None:
         sys.path.insert(0, folder)
     if place.endswith(".py"):
         file = Path(os.path.realpath(Path(folder or ".", place)))
-        if not file.is_file():
+        if not os.path.isfile(file):  # Path.is_file raises for a name that is too long
             raise _wrong(path, f"there is no file {file}", "put it back, or correct the path")
         return file
     if _spec_of(place.partition(".")[0]) is None:
@@ -169,8 +169,13 @@ def _bound(table: symtable.SymbolTable, *, inside: bool = False) -> set[str]:
 
 
 def parsed(file: Path) -> tuple[bytes, ast.Module]:
-    """Return a Python file's source and syntax tree. Raises SyntaxError."""
-    source = file.read_bytes()
+    """Return a Python file's source and syntax tree. Raises SyntaxError, and UserError where it
+    cannot be read.
+    """
+    try:
+        source = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
     try:
         return source, ast.parse(source, str(file))
     except SyntaxError as error:

@@ -8,6 +8,7 @@ done in one thread: output that the program writes meanwhile waits in its pipe.
 from __future__ import annotations
 
 import codecs
+import errno
 import json
 import os
 import selectors
@@ -29,7 +30,7 @@ from typing import Any
 
 from regrow.search.events import Cause
 from regrow.search.spec.command import ENV, arguments
-from regrow.tasks.errors import RegrowError, ReportError
+from regrow.tasks.errors import RegrowError, ReportError, UserError
 from regrow.tasks.media.content import Content
 from regrow.tasks.output.traces import one_line, printable
 from regrow.tasks.ports.messages import Job
@@ -166,26 +167,49 @@ class _Program:
             Path(variables["REGROW_EVENT"]).write_text(json.dumps(trial.event))
         self._command = filled(job, trial, variables)
         self._killed = cgroup.Killed()
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", supervisor.__file__, str(GRACE_SECONDS), *self._command],
-            cwd=job.folder,
-            env={
-                "PYTHONUNBUFFERED": "1",
-                **os.environ,
-                **variables,
-                **import_path(),
-                ADDRESS: str(scratch / "socket"),
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        try:
+            self._process = self._started(variables, scratch)
+        except BaseException:
+            self._listener.close()
+            self._ready.close()
+            raise
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._pipes = 2
         self._listen(self._process.stdout, self._printed)
         self._listen(self._process.stderr, self._complained)
+
+    def _started(self, variables: dict[str, str], scratch: Path) -> subprocess.Popen[bytes]:
+        """Start the program. Raises UserError for parameters that no program can be given."""
+        name, file = shlex.join(self._job.command[:2])[:200], "read the file $REGROW_CONFIG_FILE"
+        supervised = [sys.executable, "-I", "-S", supervisor.__file__, str(GRACE_SECONDS)]
+        try:
+            return subprocess.Popen(
+                [*supervised, *self._command],
+                cwd=self._job.folder,
+                env={
+                    "PYTHONUNBUFFERED": "1",
+                    **os.environ,
+                    **variables,
+                    **import_path(),
+                    ADDRESS: str(scratch / "socket"),
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            raise UserError(
+                f"{name}: its parameters, as arguments or in $REGROW_CONFIG, are longer than this"
+                f" system takes; {file}, and keep other variables short"
+            ) from None
+        except ValueError:
+            raise UserError(
+                f"{name}: a parameter has a NUL, which no argument of a program can have; {file}"
+            ) from None
 
     def follow(self) -> None:
         """Process the program's output until it ends. Raises ReportError."""

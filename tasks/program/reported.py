@@ -89,6 +89,7 @@ class ReportFile:
         text = line.decode("utf-8-sig", "replace").strip()
         if self._path.suffix != ".csv":
             return numbers(text)
+        csv.field_size_limit(MOST_LINE_BYTES)  # of this process, which has no other tables
         cells = next(csv.reader([text]), [])
         if self._header is None:
             self._header = cells

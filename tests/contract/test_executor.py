@@ -5,7 +5,9 @@ threads of this process.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,14 @@ from regrow.flows.coordinator.actor import RayCoordinatorClient, start_coordinat
 from regrow.flows.coordinator.claim import SessionOpening
 from regrow.infra.ray import groups
 from regrow.infra.ray.cluster import connect, disconnect
-from regrow.infra.ray.executor import RayExecutor, Shared
+from regrow.infra.ray.executor import SPOILED_SECONDS, RayExecutor, Shared
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.stores.local import LocalStore
 from regrow.search.needs import Needs
 from regrow.search.spec import Spec
 from regrow.tasks.ports.executor import AttemptLost, ExecutionResult, Executor
 from regrow.tasks.ports.messages import Assignment, Job
+from regrow.tasks.ports.store import Store
 from tests.faults.executor import HereExecutor
 from tests.unit.office import Bench, Office
 
@@ -98,6 +101,13 @@ def place(
             (tmp_path / "go").touch()
         office.close()
         return
+    with on_ray(spec, job, store) as made:
+        yield made
+        (tmp_path / "go").touch()
+
+
+@contextmanager
+def on_ray(spec: Spec, job: Job, store: Store) -> Iterator[Place]:
     connect(cpus=2, env={})
     try:
         opening = SessionOpening(
@@ -118,7 +128,6 @@ def place(
                 list(ray.get(coordinator.instructions.remote(5.0)).submit),
             )
     finally:
-        (tmp_path / "go").touch()
         disconnect()
 
 
@@ -146,6 +155,21 @@ def test_every_attempt_has_an_outcome(place: Place, tmp_path: Path) -> None:
     assert place.outcome(last).finished[0].ended.outcome == "done"
     place.executor.cancel(last)
     assert place.outcome(last).finished[0].ended.outcome == "done"
+
+
+def test_a_process_that_a_trial_has_spoiled_is_left_after_one_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, store = spec_in(tmp_path), LocalStore(tmp_path / "store")
+    spoils = "import tempfile\ntempfile.TemporaryFile = None\n"  # and whatever else we call
+    (tmp_path / "work.py").write_text(f"{spoils}{WORK.replace('FOLDER', '.')}")
+    monkeypatch.chdir(tmp_path)
+    with on_ray(spec, Job.of(spec, folder=str(tmp_path)), store) as place:
+        assert place.outcome(place.submit(0)).finished[0].ended.outcome == "done"
+        with pytest.raises(AttemptLost, match="could not run it: TypeError"):
+            place.outcome(place.submit(1))
+        time.sleep(SPOILED_SECONDS * 2)
+        assert place.outcome(place.submit(3)).finished[0].ended.outcome == "done"
 
 
 def test_an_attempt_gets_its_placement_group_while_the_one_before_is_still_being_removed() -> None:

@@ -82,6 +82,9 @@ def test_a_file_that_is_written_anew_tells_only_what_is_new(tmp_path: Path) -> N
     with path.open("a") as file:
         file.write("5,9\n")
     assert list(followed.new()) == [{"a": 5.0, "b": 9.0}]
+    with path.open("a") as file:
+        file.write(f"6,{'x' * 200_000}\n")  # a text beside the numbers
+    assert list(followed.new()) == [{"a": 6.0}]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +103,24 @@ def test_what_is_no_report_file_fails_the_attempt_with_the_reason(
         f"import os; path = os.environ['REGROW_REPORT']; {code}", report={"file": "m.jsonl"}
     )
     assert wrong in programs.attempt(office).ended.message
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("x" * 200_000, "longer than this system takes; read the file $REGROW_CONFIG_FILE"),
+        ("a\0b", "has a NUL, which no argument of a program can have"),
+    ],
+    ids=["long", "NUL"],
+)
+def test_a_parameter_that_no_argument_can_be_fails_the_attempt_with_the_reason(
+    programs: Programs, text: str, wrong: str
+) -> None:
+    space = {"text": {"choice": [text]}}
+    office = programs.office("", run=("python", "train.py", "{text}"), space=space)
+    ended = programs.attempt(office).ended
+    assert wrong in ended.message
+    assert (ended.cause, ended.trace) == ("error", "")
 
 
 def test_report_is_exact_and_in_order_and_its_checkpoints_are_of_their_step(

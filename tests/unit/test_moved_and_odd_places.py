@@ -44,6 +44,20 @@ ODD = (
 UUID = "0b5c7f0e-8a51-4a53-9c0a-55d1f7b9a1aa"
 
 
+def test_a_path_that_no_database_can_have_is_refused_at_once(tmp_path: Path) -> None:
+    def writable(length: int) -> Places:
+        long = str(tmp_path)
+        while (left := length - len(long)) > 0:
+            long += "/" + "d" * min(left - 1, 200 if left > 203 else left - 1)
+        return Places.at(long).writable()
+
+    longest = writable(500 - len("/.services/prefect/prefect.db")).services / "prefect"
+    longest.mkdir()
+    sqlite3.connect(longest / "prefect.db").close()
+    with pytest.raises(UserError, match="is 1 bytes longer than SQLite opens"):
+        writable(501 - len("/.services/prefect/prefect.db"))
+
+
 @pytest.mark.parametrize("name", ODD)
 def test_every_name_is_a_place_for_state_and_for_databases(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -376,6 +376,10 @@ def test_unknown_addresses_and_other_verbs_are_refused(readers: Reader) -> None:
         for path in ("/e/nowhere", "/nowhere", "/e/..%2F..", "/openapi.json", "/docs")
     ] == [404] * 5
     assert readers.get("/e/damaged").status_code == 503
+    # Monitors and `curl -I` ask for the head alone.
+    asked = [readers.ask("HEAD", path, {}) for path in ("/", "/health", "/e/lossy", "/nowhere")]
+    assert [one.status_code for one in asked] == [200, 200, 200, 404]
+    assert readers.ask("DELETE", "/e/lossy", {}).status_code == 405
     assert OURS.startswith("http://localhost")
 
 

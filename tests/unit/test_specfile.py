@@ -248,3 +248,37 @@ def test_half_a_letter_is_refused_in_python_too(value: Any) -> None:
         Spec.parse({**data, "space": {"a": value, "b": {"uniform": [0, 1]}}})
     with pytest.raises(SpecError, match=r"env\.A: .* half of a surrogate pair"):
         Spec.parse({**data, "space": {"b": {"uniform": [0, 1]}}, "env": {"A": "\udc80"}})
+
+
+LONG, DIGITS = "y" * 5000, "9" * 400
+SMALLER = "or less"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('trainable: "a\\0.py:train"', "s.yaml:1: trainable: "),
+        (f"trainable: {LONG}.py:train", "File name too long"),
+        (f"trainable: {LONG}.py", "File name too long"),
+        ('working_dir: "a\\0b"', "NUL"),
+        (f"working_dir: {LONG}", "File name too long"),
+        ('env: {A: "b\\0c"}', 's.yaml:1: env.A: "***": has a NUL'),
+        (f"env: {{A: {'y' * 140_000}}}", "is longer than 100,000 bytes"),
+        (f"max_steps: {DIGITS}", SMALLER),
+        (f"trials: {DIGITS}", SMALLER),
+        (f"budget: {DIGITS}", SMALLER),
+        ("budget: 1e308", SMALLER),
+        (f"checkpoint: {{every_steps: {DIGITS}}}", SMALLER),
+        (f"resources: {{memory: {DIGITS}}}", SMALLER),
+        (f"resources: {{memory: {DIGITS}GB}}", SMALLER),
+        (f"seed: {'9' * 5000}", "s.yaml:1: not valid YAML: a number of 5,000 digits"),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_paths_and_numbers_that_no_machine_takes_are_refused_in_words(
+    folder: Path, line: str, words: str
+) -> None:
+    key = line.partition(":")[0]
+    others = [*HEAD.splitlines(), "max_steps: 9", "space: {x: {uniform: [0, 1]}}"]
+    text = "\n".join([line, *(one for one in others if not one.startswith(f"{key}:"))])
+    assert words in wrong(folder, text)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 import regrow as rg
 from regrow.infra.machine.capacity import little_memory
@@ -26,6 +27,8 @@ from regrow.infra.machine.host_environment import (
     exhausted,
     ray_folder,
 )
+from regrow.infra.prefect import settings
+from regrow.infra.ray import cluster, probing
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
@@ -138,6 +141,42 @@ def test_too_few_processes_and_threads_are_said_at_once(tmp_path: Path) -> None:
         check_tasks(cgroups(tmp_path / "full", most="100", now="80"))
 
 
+@pytest.mark.parametrize(("letter", "most"), [("v", 10_000_000), ("f", 100)])
+def test_too_little_address_space_and_too_short_files_are_said_at_once(
+    letter: str, most: int, tmp_path: Path
+) -> None:
+    (tmp_path / "s.yaml").write_text(TEXT)
+    (tmp_path / "work.py").write_text("def train(trial): ...")
+    for words in ("run s.yaml", "join s.yaml"):
+        script = f"ulimit -{letter} {most}; exec {sys.executable} -m regrow {words}"
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2, done.stderr
+        assert f"(`ulimit -{letter}`), and Ray needs" in done.stderr
+
+
+def test_a_setting_that_prefect_does_not_take_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.settings import Settings
+
+    monkeypatch.setenv("PREFECT_LOGGING_LEVEL", "nonsense")
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert settings.refused(caught.value).startswith(
+        "Prefect does not take the value of PREFECT_LOGGING_LEVEL: Input should be 'DEBUG'"
+    )
+    assert settings.refused(ValueError("of another")) == ""
+
+
+def test_an_empty_address_of_ray_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    asked = []
+    monkeypatch.setattr(probing, "probe", lambda address, **_: asked.append(address))
+    monkeypatch.setattr(cluster, "_connected", lambda target, *_, **__: asked.append(target))
+    cluster.connect(env={})
+    assert asked == [None]
+
+
 @pytest.mark.parametrize(
     "command",
     [("run", "s.yaml"), ("join", "s.yaml", "--labels", "=")],
@@ -171,6 +210,52 @@ def test_what_a_machine_runs_out_of_later_is_named(name: str, most: int) -> None
     files = ["no more files may be open here (`ulimit -n`)", ""]
     assert done.stdout.splitlines() == (many if name == "RLIMIT_NPROC" else files), done.stderr
     assert exhausted(BlockingIOError(errno.EAGAIN, "a lock")) == ""
+
+
+@pytest.mark.parametrize(
+    ("do", "words"),
+    [
+        ("open(locked / 'x')", "LOCKED/x: Permission denied"),
+        ("os.rename(locked, home / 'b')", "LOCKED -> HOME/b: Permission denied"),
+        ("Path('y' * 300).is_file()", f"{'y' * 300}: File name too long"),
+        ("open(home / 'missing')", ""),
+        ("os.kill(1, 0)", ""),
+        ("parsed(locked / 'x.py')", "LOCKED/x.py: cannot be read: Permission denied"),
+        ("service_files.folder(locked)", None),
+        ("list(sources.walk(home))", None),
+        ("confidential.confidential(home)", None),
+    ],
+)
+def test_a_path_that_is_refused_is_the_users(do: str, words: str | None, tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nfrom pathlib import Path\n"
+        "from regrow.infra.machine import confidential\n"
+        "from regrow.infra.machine.host_environment import refused\n"
+        "from regrow.infra.state import service_files, sources\n"
+        "from regrow.tasks.attempt.trainable import parsed\n"
+        "from regrow.tasks.errors import UserError\n"
+        "home = Path(sys.argv[1]); locked = home.with_name('locked')\n"
+        f"os.setuid({os.getuid() or 65534})\n"
+        f"try:\n    {do}\n    print(None)\n"
+        "except UserError as error:\n    print(error)\n"
+        "except OSError as error:\n    print(refused(error))\n"
+    )
+    with tempfile.TemporaryDirectory() as place:  # pytest's own are closed to others
+        os.chmod(place, 0o755)
+        home, locked = Path(place, "home"), Path(place, "locked")
+        home.mkdir()
+        locked.mkdir(mode=0o700)
+        (locked / "x.py").touch()
+        for name, target in (("itself.py", "itself.py"), ("closed.py", locked / "x.py")):
+            (home / name).symlink_to(target)
+        if os.getuid():
+            locked.chmod(0)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(home)], capture_output=True, text=True, check=False
+        )
+        locked.chmod(0o700)
+        seen = done.stdout.strip().replace(str(home), "HOME").replace(str(locked), "LOCKED")
+    assert seen == str(words), done.stderr
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:

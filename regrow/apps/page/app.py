@@ -32,7 +32,7 @@ from regrow.apps.page.links import Links, Schedules
 from regrow.apps.page.logged import LoggedMedia
 from regrow.apps.page.state_cache import StateCache, StateWatcher
 from regrow.infra.log.reading import replayed
-from regrow.infra.machine.guard import EntryGuard, PasswordEntry, Rules
+from regrow.infra.machine.guard import SAFE, EntryGuard, PasswordEntry, Rules
 from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
@@ -127,7 +127,7 @@ class PageRoutes:
 
     def serve(self, made: FastAPI) -> None:
         route = made.add_api_route
-        route("/health", lambda: PlainTextResponse("ok"), methods=["GET"])
+        route("/health", lambda: PlainTextResponse("ok"), methods=sorted(SAFE))
         answers: dict[str, Callable[..., Response]] = {
             "/": self.index,
             "/compare": self.compare,
@@ -145,7 +145,7 @@ class PageRoutes:
             "/static/{name}": self.static,
         }
         for path, answer in answers.items():
-            route(path, answer, methods=["GET"], response_model=None)
+            route(path, answer, methods=sorted(SAFE), response_model=None)
         route("/e/{name}/t/{number}/{what}", self.order, methods=["POST"], response_model=None)
         made.add_exception_handler(HTTPException, self.wrong)
         made.add_exception_handler(RequestValidationError, self.wrong)
