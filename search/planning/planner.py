@@ -8,12 +8,11 @@ each of its decisions recomputed (`verify.py`).
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 from regrow.search import samplers
 from regrow.search.chance import seed_for
@@ -60,7 +59,7 @@ from regrow.search.planning.widths import has_room, may_narrow, why_narrower, wi
 from regrow.search.samplers.base import Advised, Proposal, Result, Sampler, Watching
 from regrow.search.samplers.external import Wanted
 from regrow.search.schedulers.ahead import Ahead, EndAware
-from regrow.search.schedulers.base import Action, SchedulerPort, Verdict, Widening
+from regrow.search.schedulers.base import SchedulerPort, Verdict, Widening
 from regrow.search.space.smaller import smaller
 
 __all__ = ["HOPELESS", "Planner", "seed_for"]
@@ -299,7 +298,7 @@ class Planner:
                 continue
             verdict = self._scheduler.decide(number, trial.curve.until(attempt.until))
             if self.history.spec.own_scheduler:
-                self._check_form(verdict)
+                verdict = search_code.verdict(verdict, self._schedule)
             verdict = self._within_budget(trial, attempt.until, verdict)
             until, time = verdict.until, trial.curve.time
             if self._passed[number] >= MOST_PASSED and until is not None and until <= time:
@@ -316,23 +315,9 @@ class Planner:
     def _first(self, trial: int, after: int) -> int | None:
         """Return the step of the next decision after `after`. Raises SpecError for no step."""
         step = self._scheduler.first(trial, after)
-        return self._whole(step) if self.history.spec.own_scheduler else step
-
-    def _whole(self, step: Any) -> int | None:
-        try:
-            return None if step is None else operator.index(step)
-        except TypeError:
-            problem = f"gives {step!r:.60} as the step of the next decision"
-            hint = "give a whole number, or None for no further one"
-            raise SpecError("schedule", chosen(self.history.spec.schedule), problem, hint) from None
-
-    def _check_form(self, verdict: Any) -> None:
-        """Raise SpecError for what a user's scheduler returned if it is no verdict."""
-        if not isinstance(verdict, Verdict) or verdict.action not in get_args(Action):
-            problem = f"decides {verdict!r:.60}"
-            hint = f"return a Verdict whose action is one of {', '.join(get_args(Action))}"
-            raise SpecError("schedule", chosen(self.history.spec.schedule), problem, hint)
-        self._whole(verdict.until)
+        if self.history.spec.own_scheduler:
+            return search_code.whole(step, self._schedule, "as the step of the next decision")
+        return step
 
     def _within_budget(self, trial: TrialRecord, step: int, verdict: Verdict) -> Verdict:
         """Return the verdict; "pause" if the rest of the budget is for better trials."""
@@ -426,7 +411,10 @@ class Planner:
         paused = history.by_state[TrialState.PAUSED]
         found = self._scheduler.surplus(complete=complete)
         if found is not None and found[0] in history.held and found[0] in paused:
-            return Retired(t=now, trial=found[0], why=found[1])
+            why = found[1]
+            if history.spec.own_scheduler:
+                why = search_code.reason(why, self._schedule)
+            return Retired(t=now, trial=history.trials[found[0]].number, why=why)
         others = (TrialState.RUNNING, TrialState.PENDING, TrialState.LOST)
         idle = not any(history.by_state[state] for state in others)
         if not (complete and idle and history.held == paused):
@@ -538,6 +526,8 @@ class Planner:
     def _started(self, now: float, trial: TrialRecord) -> Started:
         history, scheduler = self.history, self._scheduler
         wanted = scheduler.width(trial.number) if isinstance(scheduler, Widening) else None
+        if history.spec.own_scheduler:
+            wanted = search_code.whole(wanted, self._schedule, "as a trial's width")
         others = trial.clone.manifests if trial.clone is not None else []
         config = None
         if trial.attempts and trial.attempts[-1].cause == "oom":
@@ -602,6 +592,11 @@ class Planner:
     @property
     def _scheduler(self) -> SchedulerPort:
         return self._scheduling.scheduler
+
+    @property
+    def _schedule(self) -> str:
+        """The name of the scheduler, for messages."""
+        return chosen(self.history.spec.schedule)
 
     @property
     def _opening(self) -> int | None:

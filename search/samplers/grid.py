@@ -24,7 +24,7 @@ ROUNDS = 8
 """Rounds of the Feistel network. 4 suffice (Luby and Rackoff, 1988); small ones gain from more."""
 
 
-class _Part:
+class _ConnectedParameters:
     """Parameters of a product that are connected by conditions, in their order.
 
     How many cells are left depends on which later parameters are `broken`, those with a condition
@@ -135,7 +135,9 @@ class Cells:
         self._flat = space.flat
         self._product = [p for p in space.flat if isinstance(p.domain, (*kinds, Constant))]
         groups = _connected(self._product)
-        self._parts = [_Part([self._product[place] for place in group]) for group in groups]
+        self._parts = [
+            _ConnectedParameters([self._product[place] for place in group]) for group in groups
+        ]
         self._places = {
             place: (number, inside)
             for number, group in enumerate(groups)

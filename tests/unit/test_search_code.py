@@ -139,6 +139,10 @@ class Odd(Scheduler):
         ("1", "None", "decides None; return a Verdict whose action is one of continue, stop,"),
         ("1", "Verdict(action='explode')", "decides Verdict(action='explode'"),
         ("1", "Verdict(until='2')", "gives '2' as the step of the next decision; give a whole"),
+        ("1", "Verdict(until=2**70)", "gives a number beyond 2**53 as the step of the next"),
+        ("1", "Verdict(source=0.0)", "gives 0.0 as the trial to continue from; give a whole"),
+        ("1", "Verdict(judged_from='a')", "gives 'a' as the step from which it judges; give"),
+        ("1", "Verdict(why=1)", "gives 1 as why; give text"),
     ],
 )
 def test_what_is_no_decision_is_named_with_the_scheduler(
@@ -152,6 +156,20 @@ def test_what_is_no_decision_is_named_with_the_scheduler(
     with pytest.raises(SpecError) as refused:
         Simulation(spec=spec, objective=objective, machines=[Machine(slots=1)]).open().run()
     assert f'schedule: "{module}:Odd": {said}' in str(refused.value)
+
+
+def test_a_decision_is_kept_as_a_log_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = "numpy.int64(len(values) + 1)"
+    decided = f"Verdict(until={numbers}, judged_from={numbers}, why=None)"
+    code = ODD.format(first="numpy.int64(1) if not after else None", decided=decided)
+    (tmp_path / "odd_numbers.py").write_text(f"import numpy\n{code}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = Spec.parse({**SPEC, "schedule": "odd_numbers:Odd"})
+    objective = FunctionObjective(function=lambda config, step: 1.0, spec=spec, seconds=1.0)
+    run = Simulation(spec=spec, objective=objective, machines=[Machine(slots=1)]).open().run()
+    assert verify([decode(encode(event)) for event in run.events]).difference is None
 
 
 SAMPLER = """

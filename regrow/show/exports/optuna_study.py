@@ -149,8 +149,8 @@ def _distribution(parameter: Parameter, configs: Iterable[Mapping[str, Json]]) -
             return FloatDistribution(domain.low, domain.high)
     made = axis(domain).distribution
     if isinstance(domain, Float) and domain.step is not None:
-        tried = (config[parameter.name] for config in configs if parameter.name in config)
-        if not all(contains(made, _external(parameter, made, value)) for value in tried):
+        values = (config[parameter.name] for config in configs if parameter.name in config)
+        if not all(contains(made, _external(parameter, made, value)) for value in values):
             return FloatDistribution(domain.low, domain.high)
     return made
 
