@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from regrow.flows.coordinator.capacity import fits
 from regrow.search.events import Capacity, Ended, Place, Proposed, Row, Started
+from regrow.search.history import History
 from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.verify import verify
 from regrow.show.live.board import Board
@@ -17,6 +19,7 @@ from regrow.show.live.sections import compose
 from regrow.show.live.viewer import standing
 from regrow.tasks.ports.messages import Arrival, Progress
 from tests.unit.office import Office, offices
+from tests.unit.simulated import created, opened
 
 
 @pytest.fixture
@@ -133,3 +136,17 @@ def test_a_coordinator_that_comes_back_knows_how_large_the_cluster_was(office: O
     office.open("driver-2")  # a new session looks by itself
     assert office.history.slots == 1
     assert verify(office.events).difference is None
+
+
+def test_whether_a_later_attempt_fits_is_told_by_its_own_width() -> None:
+    history = History()
+    for event in (created(), opened(1.0), Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a"})):
+        history.apply(event)
+    for number, width in enumerate((1, 1, 2), start=1):
+        history.apply(Started(t=3.0, trial=0, attempt=number, width=width))
+        if number < 3:
+            history.apply(Ended(t=4.0, trial=0, attempt=number, outcome="lost", cause="preempted"))
+    first, _, third = history.trials[0].attempts
+    assert fits(history, [(0, 3)], third)
+    assert not fits(history, [(0, 3)], first)
+    assert not fits(history, [], first)

@@ -17,7 +17,7 @@ from regrow.infra.log.log import Log
 from regrow.infra.log.segments import Extent
 from regrow.tasks.ports.store import Unavailable
 from tests.memory_store import MemoryStore
-from tests.unit.logged import filled, read, writer
+from tests.unit.logged import filled, key, read, writer
 from tests.unit.stores import Faulty
 
 
@@ -41,6 +41,19 @@ def test_a_crash_at_any_point_of_compaction_leaves_the_same_log_which_compacts_a
             continue
         break
     assert point == 1 + 1 + 18  # one merged object, then each part
+
+
+def test_overlapping_objects_of_two_writers_become_one_with_each_segment_once() -> None:
+    store = MemoryStore()
+    filled(store, 12)
+    expected = read(store)
+    for first, last in ((2, 6), (4, 9)):
+        parts = (store.read(key(n)) for n in range(first, last + 1))
+        store.create(key(first, last), b"".join(parts))
+    store.delete([key(n) for n in range(2, 10)])
+    writer(store).compact(2)
+    assert read(store)[:12] == expected
+    assert key(2, 12) in store.list("log/")
 
 
 class Moving(MemoryStore):
