@@ -5,11 +5,13 @@ is left alone.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -256,6 +258,20 @@ def test_a_path_that_is_refused_is_the_users(do: str, words: str | None, tmp_pat
         locked.chmod(0o700)
         seen = done.stdout.strip().replace(str(home), "HOME").replace(str(locked), "LOCKED")
     assert seen == str(words), done.stderr
+
+
+def test_a_pipe_that_another_program_has_made_non_blocking_gets_all_of_the_output() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)  # as Node.js does, and leaves it to whoever shares the pipe
+    words = [sys.executable, "-m", "regrow", "schema"]
+    with subprocess.Popen(words, stdout=writer, stderr=subprocess.PIPE) as process:
+        os.close(writer)
+        time.sleep(3.0)  # the pipe, of 64 KiB, is full by then
+        with open(reader, "rb") as file:
+            assert len(json.loads(file.read())["properties"]) > 20
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
