@@ -15,6 +15,7 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
@@ -168,6 +169,17 @@ def test_a_setting_that_prefect_does_not_take_is_named(monkeypatch: pytest.Monke
         "Prefect does not take the value of PREFECT_LOGGING_LEVEL: Input should be 'DEBUG'"
     )
     assert settings.refused(ValueError("of another")) == ""
+
+
+def test_a_cluster_whose_folder_was_deleted_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned = SimpleNamespace(head=None, vital={}, folder=tmp_path)
+    monkeypatch.setattr(cluster, "_owned", owned)
+    monkeypatch.setattr(cluster, "_ray", lambda: SimpleNamespace(is_initialized=lambda: True))
+    assert cluster.lost() is None
+    owned.folder = tmp_path / "ray"  # by a cleaner of /tmp, or a user's `rm`
+    assert cluster.lost() == f"its files in {tmp_path}/ray were deleted"
 
 
 def test_an_empty_address_of_ray_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
