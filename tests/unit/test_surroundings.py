@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
+from rich.console import Console
 
 import regrow as rg
 from regrow.infra.machine.capacity import little_memory
@@ -33,6 +35,9 @@ from regrow.infra.machine.host_environment import (
 from regrow.infra.prefect import settings
 from regrow.infra.ray import cluster, probing
 from regrow.infra.state.places import Places
+from regrow.infra.stores.local import LocalStore
+from regrow.show.live import Live
+from regrow.show.live.terminal import Events
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
 from tests.unit.refusing import TEXT, Refused
@@ -284,6 +289,29 @@ def test_a_pipe_that_another_program_has_made_non_blocking_gets_all_of_the_outpu
         assert process.stderr is not None
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_events_wait_for_their_reader_at_the_end_too(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    events, lines = Events(writer), [b'{"n": %d}' % n for n in range(20_000)]
+    live = Live(Console(), events=events)
+    live._thread = threading.Thread(target=events.write, args=(lines,))
+    live._thread.start()
+    while not events.writing:
+        time.sleep(0.01)
+    read: list[bytes] = []
+
+    def read_all() -> None:
+        with open(reader, "rb") as file:
+            read.append(file.read())
+
+    late = threading.Timer(0.5, read_all)
+    late.start()
+    live.finish(LocalStore(tmp_path))  # as the session's end does
+    assert not live._thread.is_alive()
+    os.close(writer)
+    late.join()
+    assert read[0].splitlines() == lines
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:

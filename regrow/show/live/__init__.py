@@ -7,6 +7,7 @@ size, `screen` draws it, `viewer` chooses between the live screen, lines and eve
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -45,13 +46,13 @@ class Live:
         """Make the viewer; `viewer`: one that shows it elsewhere than on the console."""
         self.viewer = viewer or Viewer(console, quiet=quiet, events=events, notes=notes)
         self._silent = quiet and events is None
-        self._events = events is not None
+        self._events = events
         self._log: CoordinatorLog | None = None
         self._thread: threading.Thread | None = None
 
     def announce(self, line: str) -> None:
         """Print a line that the user should read; with events, to standard error."""
-        if self._events:
+        if self._events is not None:
             PlainConsole(stderr=True, soft_wrap=True).print(line)
         else:
             self.viewer.say(line)
@@ -79,7 +80,14 @@ class Live:
             yield
 
     def finish(self, store: Store) -> None:
-        """Show, from the log itself, the events that the coordinator could no longer send."""
+        """Show, from the log itself, the events that the coordinator could no longer send. Waits
+        for a reader that has not taken the events before; a signal then ends the process.
+        """
+        if self._thread is not None and self._events is not None:
+            with _signals_end():
+                while self._thread.is_alive() and self._events.writing:
+                    self._thread.join(LAST_SECONDS)
+            self._thread.join(LAST_SECONDS)
         if self._log is not None and self._thread is not None and not self._thread.is_alive():
             for segment in Log.read(store, self._log.after):
                 self.viewer.apply([segment])
@@ -96,3 +104,20 @@ class Live:
         with suppress(ray.exceptions.GetTimeoutError):  # the coordinator is busy
             trouble = cluster.get(coordinator.trouble.remote(), timeout=3.0)
             self.viewer.trouble = trouble or ""
+
+
+@contextmanager
+def _signals_end() -> Iterator[None]:
+    """Within the block, have signals that ask this process to end do so, as by default."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
