@@ -22,6 +22,7 @@ from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.infra.state.notes import NONE, Notes
 from regrow.show.live.terminal import Events, PlainConsole
 from regrow.show.live.viewer import Viewer
+from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Store
 
 REFRESH_SECONDS = (0.5, 0.5)
@@ -73,11 +74,15 @@ class Live:
         # a second coordinator's log, after the cluster was lost, is read from its start again
         self.viewer.restart()
         self._log = CoordinatorLog(coordinator)
+        over = threading.Event()
         following = Subscription(self._log, REFRESH_SECONDS).in_background(
-            partial(self._show_batch, coordinator), "live", patience=LAST_SECONDS
+            partial(self._show_batch, coordinator, over), "live", patience=LAST_SECONDS
         )
-        with self.viewer.showing(), following as self._thread:
-            yield
+        try:
+            with self.viewer.showing(), following as self._thread:
+                yield
+        finally:
+            over.set()
 
     def finish(self, store: Store) -> None:
         """Show, from the log itself, the events that the coordinator could no longer send. Waits
@@ -92,12 +97,17 @@ class Live:
             for segment in Log.read(store, self._log.after):
                 self.viewer.apply([segment])
 
-    def _show_batch(self, coordinator: Any, batch: Batch) -> None:
+    def _show_batch(self, coordinator: Any, over: threading.Event, batch: Batch) -> None:
+        """Show a batch. `over`: the coordinator is about to end, and must be asked no more, as Ray
+        would wait for it.
+        """
         import ray
 
         from regrow.infra.ray import cluster
 
         self.viewer.apply(batch.segments)
+        if over.is_set():  # a reader has kept it waiting
+            raise RegrowError("the session has ended; the rest is read from the log")
         if batch.more:
             return
         self.viewer.progress()
