@@ -123,7 +123,7 @@ class AgentRun:
     def again(self, experiment: str, places: Places) -> str:
         """Return the command that follows and continues the experiment of a file, for people."""
         words = ["regrow", "run", experiment, "--on", str(self.file)]
-        return shlex.join(words + ["--state", places.root] * (places != Places.at(None)))
+        return shlex.join(words + ["--state", places.root] * (not places.is_default))
 
     def work(self, order: RunRequest, end: Closed | None = None) -> AgentWork:
         """Return what agents are started for. `end`: how the experiment has ended before. Raises

@@ -1,4 +1,4 @@
-"""Unusual standard streams: closed, on a full disk, without a reader, of a poor encoding."""
+"""Unusual standard streams: closed, non-blocking, on a full disk, without a reader."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ def make_sure_of_streams() -> None:
     """Open /dev/null for standard streams that are closed: else the next opened file would take
     their place.
 
-    Characters that the encoding lacks are written as escapes.
+    Characters that the encoding lacks are written as escapes. Streams that another program has
+    made non-blocking, as Node.js does, are blocking again: else output is lost when a pipe is full.
     """
     with suppress(OSError):
         while (file := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
             pass
         os.close(file)
+    for number in range(_STDERR + 1):
+        with suppress(OSError):
+            os.set_blocking(number, True)
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - for this process's lifetime
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - open for the lifetime
     sys.stderr = sys.stderr or open(_STDERR, "w", closefd=False)  # noqa: SIM115 - open for the lifetime

@@ -309,8 +309,13 @@ def lost() -> str | None:
         return None
     if _owned.head is None:
         gone = [name for name, process in _owned.vital.items() if process.poll() is not None]
-        memory = _owned.killed.lately() if gone else ""
-        return f"its {' and '.join(gone)} died{memory and ': '}{memory}" if gone else None
+        if gone:
+            memory = _owned.killed.lately()
+            return f"its {' and '.join(gone)} died{memory and ': '}{memory}"
+        # Without its folder Ray runs on, and can start no attempt.
+        if _owned.folder is not None and not os.path.isdir(_owned.folder):
+            return f"its files in {_owned.folder} were deleted"
+        return None
     now = time.monotonic()
     if now - _owned.looked < LOOK_SECONDS:
         return None

@@ -83,12 +83,20 @@ class Places:
         )
         return f"{base}/{experiment}{key and '/'}{key}{mark}{options}"
 
+    @property
+    def is_default(self) -> bool:
+        """Return whether commands that are typed here find this state root without `--state`."""
+        try:
+            return self == Places.at(None)
+        except UserError:  # such as for a current folder that was deleted
+            return False
+
     def command(self, verb: str, experiment: str, rest: str = "") -> str:
         """Return a command to type next. It names this state root if it is not the default."""
         if verb == "resume" and (again := os.environ.get(AGAIN)):
             return f"{again} {rest}".rstrip()
         words = ["regrow", verb, experiment, rest]
-        if self != Places.at(None):
+        if not self.is_default:
             words.append(f"--state {shlex.quote(self.root)}")
         return " ".join(word for word in words if word)
 

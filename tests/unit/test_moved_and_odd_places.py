@@ -58,6 +58,20 @@ def test_a_path_that_no_database_can_have_is_refused_at_once(tmp_path: Path) -> 
         writable(501 - len("/.services/prefect/prefect.db"))
 
 
+def test_a_command_names_the_state_where_the_default_is_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv("REGROW_STATE", str(tmp_path / "a-file"))
+    assert Places.at(str(state)).command("show", "x") == f"regrow show x --state {state}"
+    monkeypatch.delenv("REGROW_STATE")
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()  # such as the folder of the code, while an experiment runs
+    assert Places.at(str(state)).command("show", "x") == f"regrow show x --state {state}"
+
+
 @pytest.mark.parametrize("name", ODD)
 def test_every_name_is_a_place_for_state_and_for_databases(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,17 +5,22 @@ is left alone.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
+from rich.console import Console
 
 import regrow as rg
 from regrow.infra.machine.capacity import little_memory
@@ -30,6 +35,9 @@ from regrow.infra.machine.host_environment import (
 from regrow.infra.prefect import settings
 from regrow.infra.ray import cluster, probing
 from regrow.infra.state.places import Places
+from regrow.infra.stores.local import LocalStore
+from regrow.show.live import Live
+from regrow.show.live.terminal import Events
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
 from tests.unit.refusing import TEXT, Refused
@@ -168,6 +176,17 @@ def test_a_setting_that_prefect_does_not_take_is_named(monkeypatch: pytest.Monke
     assert settings.refused(ValueError("of another")) == ""
 
 
+def test_a_cluster_whose_folder_was_deleted_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned = SimpleNamespace(head=None, vital={}, folder=tmp_path)
+    monkeypatch.setattr(cluster, "_owned", owned)
+    monkeypatch.setattr(cluster, "_ray", lambda: SimpleNamespace(is_initialized=lambda: True))
+    assert cluster.lost() is None
+    owned.folder = tmp_path / "ray"  # by a cleaner of /tmp, or a user's `rm`
+    assert cluster.lost() == f"its files in {tmp_path}/ray were deleted"
+
+
 def test_an_empty_address_of_ray_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "")
     asked = []
@@ -256,6 +275,43 @@ def test_a_path_that_is_refused_is_the_users(do: str, words: str | None, tmp_pat
         locked.chmod(0o700)
         seen = done.stdout.strip().replace(str(home), "HOME").replace(str(locked), "LOCKED")
     assert seen == str(words), done.stderr
+
+
+def test_a_pipe_that_another_program_has_made_non_blocking_gets_all_of_the_output() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)  # as Node.js does, and leaves it to whoever shares the pipe
+    words = [sys.executable, "-m", "regrow", "schema"]
+    with subprocess.Popen(words, stdout=writer, stderr=subprocess.PIPE) as process:
+        os.close(writer)
+        time.sleep(3.0)  # the pipe, of 64 KiB, is full by then
+        with open(reader, "rb") as file:
+            assert len(json.loads(file.read())["properties"]) > 20
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_events_wait_for_their_reader_at_the_end_too(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    events, lines = Events(writer), [b'{"n": %d}' % n for n in range(20_000)]
+    live = Live(Console(), events=events)
+    live._thread = threading.Thread(target=events.write, args=(lines,))
+    live._thread.start()
+    while not events.writing:
+        time.sleep(0.01)
+    read: list[bytes] = []
+
+    def read_all() -> None:
+        with open(reader, "rb") as file:
+            read.append(file.read())
+
+    late = threading.Timer(0.5, read_all)
+    late.start()
+    live.finish(LocalStore(tmp_path))  # as the session's end does
+    assert not live._thread.is_alive()
+    os.close(writer)
+    late.join()
+    assert read[0].splitlines() == lines
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ size, `screen` draws it, `viewer` chooses between the live screen, lines and eve
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.infra.state.notes import NONE, Notes
 from regrow.show.live.terminal import Events, PlainConsole
 from regrow.show.live.viewer import Viewer
+from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Store
 
 REFRESH_SECONDS = (0.5, 0.5)
@@ -45,13 +47,13 @@ class Live:
         """Make the viewer; `viewer`: one that shows it elsewhere than on the console."""
         self.viewer = viewer or Viewer(console, quiet=quiet, events=events, notes=notes)
         self._silent = quiet and events is None
-        self._events = events is not None
+        self._events = events
         self._log: CoordinatorLog | None = None
         self._thread: threading.Thread | None = None
 
     def announce(self, line: str) -> None:
         """Print a line that the user should read; with events, to standard error."""
-        if self._events:
+        if self._events is not None:
             PlainConsole(stderr=True, soft_wrap=True).print(line)
         else:
             self.viewer.say(line)
@@ -72,27 +74,60 @@ class Live:
         # a second coordinator's log, after the cluster was lost, is read from its start again
         self.viewer.restart()
         self._log = CoordinatorLog(coordinator)
+        over = threading.Event()
         following = Subscription(self._log, REFRESH_SECONDS).in_background(
-            partial(self._show_batch, coordinator), "live", patience=LAST_SECONDS
+            partial(self._show_batch, coordinator, over), "live", patience=LAST_SECONDS
         )
-        with self.viewer.showing(), following as self._thread:
-            yield
+        try:
+            with self.viewer.showing(), following as self._thread:
+                yield
+        finally:
+            over.set()
 
     def finish(self, store: Store) -> None:
-        """Show, from the log itself, the events that the coordinator could no longer send."""
+        """Show, from the log itself, the events that the coordinator could no longer send. Waits
+        for a reader that has not taken the events before; a signal then ends the process.
+        """
+        if self._thread is not None and self._events is not None:
+            with _signals_end():
+                while self._thread.is_alive() and self._events.writing:
+                    self._thread.join(LAST_SECONDS)
+            self._thread.join(LAST_SECONDS)
         if self._log is not None and self._thread is not None and not self._thread.is_alive():
             for segment in Log.read(store, self._log.after):
                 self.viewer.apply([segment])
 
-    def _show_batch(self, coordinator: Any, batch: Batch) -> None:
+    def _show_batch(self, coordinator: Any, over: threading.Event, batch: Batch) -> None:
+        """Show a batch. `over`: the coordinator is about to end, and must be asked no more, as Ray
+        would wait for it.
+        """
         import ray
 
         from regrow.infra.ray import cluster
 
         self.viewer.apply(batch.segments)
+        if over.is_set():  # a reader has kept it waiting
+            raise RegrowError("the session has ended; the rest is read from the log")
         if batch.more:
             return
         self.viewer.progress()
         with suppress(ray.exceptions.GetTimeoutError):  # the coordinator is busy
             trouble = cluster.get(coordinator.trouble.remote(), timeout=3.0)
             self.viewer.trouble = trouble or ""
+
+
+@contextmanager
+def _signals_end() -> Iterator[None]:
+    """Within the block, have signals that ask this process to end do so, as by default."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

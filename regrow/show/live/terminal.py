@@ -136,20 +136,25 @@ def _escaped(line: bytes) -> bytes:
 
 
 class Events:
-    """Writes events to a file descriptor. `deaf`: a write failed, nothing more is written."""
+    """Writes events to a file descriptor. `deaf`: a write failed, nothing more is written.
+    `writing`: a write is under way, which waits for the reader of a full pipe.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.deaf = False
+        self.deaf = self.writing = False
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Write the lines, each with a line end."""
         data = b"".join(_escaped(line) + b"\n" for line in lines)
+        self.writing = True
         try:
             while data and not self.deaf:
                 data = data[os.write(self._descriptor, data) :]
         except OSError:
             self.deaf = True
+        finally:
+            self.writing = False
 
 
 @contextmanager
