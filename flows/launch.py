@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from regrow.flows.checks import check_frameworks, check_search, check_trainable, precheck
-from regrow.flows.coordinator.warming import warm_up
+from regrow.flows.coordinator.warming import warmed_up
 from regrow.flows.interrupts import interrupts
 from regrow.flows.recording.catch_up import is_recorded, record_missing
 from regrow.flows.session import SESSION, Session
@@ -206,7 +206,8 @@ def _run(session: Session, server: Any) -> None:
             flow.join()
         if ray_cluster.local:
             trials = (spec.concurrency or 2) * spec.resources.widths[1]
-            warm_up(spec, min(trials, capacity.cpus()))
+            count = min(trials, capacity.cpus())
+            leaving.enter_context(warmed_up(spec, count, session.places.services))
         slots(spec, ray_cluster, by_agent=bool(session.agent))
         check_trainable(spec)
         url = redacted(server.wait(say=session.announce).ui_url)

@@ -122,13 +122,17 @@ def start_coordinator(store: Store, opening: SessionOpening, *, name: str) -> tu
 
     It restarts forever; calls that it had not answered are sent again.
     """
-    here = ray.get_runtime_context().get_node_id()
+    here, arguments = ray.get_runtime_context().get_node_id(), (store, opening, driver_name())
     while _waiting:
         node, actor, called, order = _waiting.pop()
-        if node == here:  # else the cluster on which it waited is lost
-            private_files.replace(order, cloudpickle.dumps((store, opening, driver_name())))  # type: ignore[no-untyped-call]  # ray's copy is untyped
+        if node != here:  # the cluster on which it waited is lost
+            continue
+        try:
+            private_files.replace(order, cloudpickle.dumps(arguments))  # type: ignore[no-untyped-call]  # ray's copy is untyped
+        except OSError:  # such as of a full disk
+            ray.kill(actor)
+        else:
             return actor, called
-    arguments = (store, opening, driver_name())
     return cluster.start_actor(Coordinator, *arguments, waiting=WAITING, name=name), name
 
 
