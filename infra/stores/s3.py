@@ -48,9 +48,10 @@ class S3Root:
 
     def __init__(self, url: str) -> None:
         place, prefix = _parsed(url)
+        _endpoint(place)  # a wrong one is refused now
         self.url = _url(place, prefix)
         # That of the variables even if the URL has its own: folders are named after it.
-        self.endpoint = _configured() or ""
+        self.endpoint = _variable()[1]
 
     def store(self, experiment: str) -> S3Store:
         return open_s3(self.url).below(experiment)
@@ -245,20 +246,21 @@ def _endpoint(place: BucketAddress) -> str | None:
     """Return a URL's endpoint, else that of the variables; None: Amazon's. Raises UserError."""
     if place.endpoint:
         return place.endpoint
+    name, given = _variable()
     ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
-    return None if ignored else _configured()
+    if ignored or not given:
+        return None
+    if not _SERVER.fullmatch(given):
+        raise UserError(
+            f"{name}={redacted(given)} is no address of a server; write http://host:port"
+        )
+    return given
 
 
-def _configured() -> str | None:
-    """Return the endpoint of the variables; None: they have none. Raises UserError."""
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
-        if given := os.environ.get(name):
-            if not _SERVER.fullmatch(given):
-                raise UserError(
-                    f"{name}={redacted(given)} is no address of a server; write http://host:port"
-                )
-            return given
-    return None
+def _variable() -> tuple[str, str]:
+    """Return the variable that names an endpoint, and its value; empty if there is none."""
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    return next(((name, given) for name in names if (given := os.environ.get(name))), ("", ""))
 
 
 def is_s3(text: str) -> bool:

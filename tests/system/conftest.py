@@ -230,7 +230,11 @@ def prefect_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
         folder = folder.parent
     folder /= "shared"
     folder.mkdir(exist_ok=True)
-    handle = begin(folder / "prefect", adopt=False)
+    # else it would end with the S3 server of the process that started it
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("REGROW_S3_TEST_")]:
+            patch.delenv(name)
+        handle = begin(folder / "prefect", adopt=False)
     try:
         yield handle.wait().environment()
     finally:
