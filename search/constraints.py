@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from regrow.search.errors import SpecError
+from regrow.search.numbers import finite
 
 _FORM = re.compile(
     r"\s*(?P<metric>\S.*?)\s*(?P<sign><=|>=)\s*(?P<bound>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
@@ -44,4 +44,4 @@ class Constraint:
         if value is None:
             return math.inf
         broken = value - self.bound if self.sign == "<=" else self.bound - value
-        return min(max(broken, -sys.float_info.max), sys.float_info.max)
+        return finite(broken)

@@ -30,6 +30,11 @@ def mean(values: Sequence[float]) -> float:
         return min(max(half * 2, min(values)), max(values))
 
 
+def finite(value: float) -> float:
+    """Return the nearest number that is not infinite."""
+    return min(max(value, -sys.float_info.max), sys.float_info.max)
+
+
 def deviation(values: Sequence[float]) -> float:
     """Return the standard deviation of finite numbers: 0 for one, the largest float at most."""
     try:

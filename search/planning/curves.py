@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regrow.search.chance import seed_for
+from regrow.search.numbers import finite
 from regrow.search.space import Parameter, Space
 from regrow.search.space.domains import Choice, Constant, Float, Int, Json, Normal
 
@@ -137,8 +138,8 @@ def completed(curves: Sequence[RecordedCurve], metric: str, steps: int) -> list[
         if not curve.whole and length < steps and longer:
             last = curve.rows[-1][metric]
             donor = min(longer, key=lambda other: abs(other.rows[length - 1][metric] - last))
-            shift = bounded(last - donor.rows[length - 1][metric])
-            rest = [{**row, metric: bounded(row[metric] + shift)} for row in donor.rows[length:]]
+            shift = finite(last - donor.rows[length - 1][metric])
+            rest = [{**row, metric: finite(row[metric] + shift)} for row in donor.rows[length:]]
             pace = float(np.median(curve.seconds)) / (float(np.median(donor.seconds)) or 1.0)
             seconds = [one * pace for one in donor.seconds[length:]]
             curve = replace(
@@ -147,11 +148,6 @@ def completed(curves: Sequence[RecordedCurve], metric: str, steps: int) -> list[
         found.append(curve)
         done[number] = curve
     return [done[number] for number in range(len(curves))]
-
-
-def bounded(value: float) -> float:
-    """Return the nearest finite number."""
-    return min(max(value, -sys.float_info.max), sys.float_info.max)
 
 
 def errors(values: Sequence[float]) -> list[float]:
@@ -164,7 +160,7 @@ def errors(values: Sequence[float]) -> list[float]:
     found = []
     for place, value in enumerate(values):
         others = (other for n, other in enumerate(values) if n != place)
-        apart = sorted(bounded(abs(value - other)) for other in others)
+        apart = sorted(finite(abs(value - other)) for other in others)
         found.append(apart[min(k, len(apart)) - 1])
     return found
 
@@ -206,7 +202,7 @@ class Drawn:
         found = errors([curve.rows[-1][self.metric] for curve in self.curves])
         drawn = chance.choices(range(len(self.curves)), k=len(self.curves))
         self._pace = max(0.5, chance.gauss(1.0, PACE))
-        self._errors = [bounded(wide * found[place]) for place in drawn]
+        self._errors = [finite(wide * found[place]) for place in drawn]
         self._bounds = bounds(self.curves, self.metric)
         self.curves = [self.curves[place] for place in drawn]
         self._neighbours = Neighbours(self.space, (curve.config for curve in self.curves))

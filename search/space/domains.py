@@ -12,7 +12,6 @@ import bisect
 import copy
 import itertools
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from statistics import NormalDist
 from typing import Any, ClassVar, TypeAlias
 
 from regrow.search.errors import SpecError, quoted
+from regrow.search.numbers import finite
 from regrow.search.space.scalars import check_json, check_number, check_whole, is_finite, plain
 
 Json: TypeAlias = Any  # None, bool, int, float, str, or lists and string-keyed maps of these
@@ -285,9 +285,7 @@ class Normal(Domain):
         raise TypeError(f"a normal domain is continuous: it has no cell {index}")
 
     def quantile(self, u: float) -> float:
-        value = NormalDist(self.mean, self.sd).inv_cdf(u)
-        most = sys.float_info.max
-        return min(max(value, -most), most)
+        return finite(NormalDist(self.mean, self.sd).inv_cdf(u))
 
     def contains(self, value: Json) -> bool:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
