@@ -177,5 +177,5 @@ def _load_search(spec: Spec) -> None:
     class of the user is not called: it may keep state between calls.
     """
     with suppress(Exception):  # the session itself names what fails
-        if not samplers.is_of_the_user(spec.search):
+        if not (spec.own_sampler or samplers.is_external(spec.search)):
             samplers.make(spec.search, spec.setting).ask(0, 0)

@@ -86,11 +86,6 @@ def is_external(search: object) -> bool:
     return name == "define_by_run" and options.get("external") is True
 
 
-def is_of_the_user(search: object) -> bool:
-    """Return whether proposals come from a class of the user."""
-    return REGISTRY.registered(search) is None or is_external(search)
-
-
 def class_of(search: object) -> str:
     """Return the name of an external sampler's class."""
     _, options = REGISTRY.split(search)
