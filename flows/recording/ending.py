@@ -31,8 +31,8 @@ _SLOW_TO_IMPORT = (
     "plotly.subplots",
     "plotly.offline",
     "jinja2",
-    "optuna.importance",
 )
+_FOR_IMPORTANCES = "optuna.importance"
 
 
 class Rehearsal:
@@ -40,7 +40,7 @@ class Rehearsal:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._modules = list(_SLOW_TO_IMPORT)
+        self._modules = [*_SLOW_TO_IMPORT, _FOR_IMPORTANCES]
         self._loading = 0.0
         self._made: float | None = None
         """When the report was made last, seconds since the epoch."""
@@ -60,7 +60,7 @@ class Rehearsal:
         from regrow.show.figures.importances import enough
 
         began = time.monotonic()
-        if self._modules and (len(self._modules) > 1 or enough(history)):
+        if self._modules and (self._modules[0] != _FOR_IMPORTANCES or enough(history)):
             module = self._modules.pop(0)
             try:
                 importlib.import_module(module)
