@@ -36,7 +36,8 @@ class ReportFile:
         self._end = 0
         self._last = b""
         """Last line that was read, which ends at `_end`."""
-        self._taken = 0
+        self._taken = self._known = 0
+        """Lines that were taken; lines of a rewritten file that come now and were taken before."""
 
     def new(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the objects added since the last call. `final`: also an unfinished line.
@@ -45,9 +46,8 @@ class ReportFile:
         """
         try:
             with self._opened() as file:
-                skipped = 0
                 if not self._goes_on(file.fileno()):  # rewritten, as pandas and Lightning do
-                    skipped, self._end, self._last, self._header = self._taken, 0, b"", None
+                    self._known, self._end, self._last, self._header = self._taken, 0, b"", None
                 file.seek(self._end)
                 while line := file.readline(MOST_LINE_BYTES + 1):
                     if len(line) > MOST_LINE_BYTES:
@@ -59,8 +59,8 @@ class ReportFile:
                         return
                     self._end, self._last = self._end + len(line), line
                     found = self._parsed(line)
-                    if skipped:
-                        skipped -= 1
+                    if self._known:
+                        self._known -= 1
                         continue
                     self._taken += 1
                     if found is not None:

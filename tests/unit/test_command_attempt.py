@@ -85,6 +85,11 @@ def test_a_file_that_is_written_anew_tells_only_what_is_new(tmp_path: Path) -> N
     with path.open("a") as file:
         file.write(f"6,{'x' * 200_000}\n")  # a text beside the numbers
     assert list(followed.new()) == [{"a": 6.0}]
+    path.write_text("a\n1\n2\n")  # anew, and not finished when it is read
+    assert list(followed.new()) == []
+    with path.open("a") as file:
+        file.write("3\n4\n5\n6\n7\n")
+    assert list(followed.new()) == [{"a": 7.0}]
 
 
 @pytest.mark.parametrize(
