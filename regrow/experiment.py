@@ -120,8 +120,8 @@ class Experiment:
         }
         if on_station is None or not on_station(self.spec.name, viewer=live.viewer, **session):
             run_session(name=self.spec.name, watch=live.watch, given=self._object, **session)
+        live.finish(store)
         if cell is not None:
-            live.finish(store)
             cell.end(_last_lines(replay(store, self.spec.name), places))
         return Result(places, self.spec.name)
 

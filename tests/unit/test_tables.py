@@ -187,6 +187,23 @@ def test_a_metric_of_a_constraint_must_be_there(tmp_path: Path) -> None:
         RecordedTable(write(tmp_path / "t.csv"), spec(constraints=["memory <= 1"]))
 
 
+def test_a_further_metric_may_be_missing_at_a_step(tmp_path: Path) -> None:
+    """Exports write an empty cell where a trial did not report one of its metrics."""
+    searched = spec(
+        metric=[{"name": "loss", "mode": "min"}, {"name": "accuracy", "mode": "max"}],
+        mode=None,
+        search="random",
+        schedule="fifo",
+        constraints=["accuracy >= 0"],
+    )
+    rows = [ROWS[0], (*ROWS[1][:5], "", 3.0), *ROWS[2:]]
+    table = RecordedTable(write(tmp_path / "t.csv", rows), searched)
+    assert table.at({"lr": 0.01, "depth": 3, "kind": "mlp"}, 2, 0) == ({"loss": 0.8}, 3.0)
+    assert table.best("accuracy", most=True) == 0.8
+    history = simulated(searched, table, workers=2).history
+    assert [trial.state.name for trial in history.trials] == ["DONE"] * 6
+
+
 @pytest.mark.parametrize(
     ("name", "data"),
     [

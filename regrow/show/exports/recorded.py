@@ -49,6 +49,7 @@ class RecordedTable:
         self._ranges = [p for p in spec.space.flat if not isinstance(p.domain, Choice | Constant)]
         self._choices = [p for p in spec.space.flat if isinstance(p.domain, Choice)]
         self._most = spec.max_steps
+        self._first = spec.metrics[0].name
         self._path = path
         self.curves: list[RecordedCurve] = []
         """In the order of the file."""
@@ -64,8 +65,8 @@ class RecordedTable:
                 if isinstance(p.domain, Constant) and self._above + p.name in named
             ]
             columns = [self._above + p.name for p in (*self._ranges, *self._choices)]
-            self._wanted = {m.name for m in spec.metrics} | {limit.metric for limit in spec.limits}
-            for name in (*columns, "step", *(above + n for n in sorted(self._wanted))):
+            wanted = {m.name for m in spec.metrics} | {limit.metric for limit in spec.limits}
+            for name in (*columns, "step", *(above + n for n in sorted(wanted))):
                 if name not in named:
                     raise UserError(
                         f"{path}: there is no column {name!r} (there are: {', '.join(named)})"
@@ -104,7 +105,8 @@ class RecordedTable:
 
     def best(self, metric: str, *, most: bool) -> float:
         """Return the best value of a metric in the whole table."""
-        values = [row[metric] for curve in self.curves for row in curve.rows[: self._most]]
+        rows = (row for curve in self.curves for row in curve.rows[: self._most])
+        values = [row[metric] for row in rows if metric in row]
         return max(values) if most else min(values)
 
     def _curve(
@@ -140,11 +142,11 @@ class RecordedTable:
         if not seconds >= 0:
             raise UserError(f"{self._path}, line {line}: seconds is {seconds:g}, below 0")
         # A metric that was not reported at a step, or not finite, is an empty cell: it is omitted
-        # unless the specification needs it.
+        # unless it is the one that governs the search.
         values = {
             name: self._number(line, row, column)
             for name, column in metrics.items()
-            if name in self._wanted or row[column] != ""
+            if name == self._first or row[column] != ""
         }
         return values, seconds * self._scale
 
