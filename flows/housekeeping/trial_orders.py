@@ -12,7 +12,7 @@ from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.experiments import request_order
 from regrow.infra.state.places import Places
 from regrow.search.history import History, TrialRecord
-from regrow.search.history.orders import TrialOrder, as_event, obeyed, refused
+from regrow.search.history.orders import TrialOrder, as_event, obeyed, why_not
 from regrow.tasks.errors import UserError
 
 PATIENCE = 60.0
@@ -54,7 +54,7 @@ def _checked(history: History, number: int, what: TrialOrder) -> TrialRecord:
     if not 0 <= number < len(history.trials):
         raise UserError(f"there is no trial {number} in {name!r}")
     trial = history.trials[number]
-    if (why := refused(trial, what)) is not None:
+    if (why := why_not(trial, what)) is not None:
         raise UserError(f"trial {number} of {name!r} {why}")
     return trial
 

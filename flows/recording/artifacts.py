@@ -15,6 +15,7 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate
 
+from regrow.flows.recording.ending import FIGURES
 from regrow.infra.mlflow.ui import runs_page
 from regrow.infra.state.places import Places
 from regrow.search.history import Attempt, History, cost, waste
@@ -27,8 +28,6 @@ from regrow.tasks.process.addresses import redacted
 MOST_TRIALS = 200
 """Rows in a table; of trials, the best ones."""
 MOST_TRACES = 3
-PICTURES = {"optimization_history": "Optimisation history", "learning_curves": "Learning curves"}
-"""Figures to show, by their names in `regrow/show/report/pictures.py`, and their headings."""
 
 
 def publish(
@@ -62,7 +61,7 @@ def artifact_key(name: str, kind: str = "") -> str:
 
 
 def markdown(history: History, places: Places, pictures: Mapping[str, bytes] | None = None) -> str:
-    """Format the experiment as a page of Markdown. `pictures`: PNGs by the names in PICTURES."""
+    """Format the experiment as a page of Markdown. `pictures`: PNGs by the names in FIGURES."""
     spec = history.spec
     counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
     status = summaries.status(history, alive=False)
@@ -74,7 +73,7 @@ def markdown(history: History, places: Places, pictures: Mapping[str, bytes] | N
     if used := forecast.standing(history, history.t_last, alive=history.closed is None):
         lines += [f"Limits: {used}.", ""]
     lines += _links(history, places)
-    for name, heading in PICTURES.items():
+    for name, heading in FIGURES.items():
         if pictures and name in pictures:
             image = base64.b64encode(pictures[name]).decode()
             lines += [f"## {heading}", "", f"![{heading}](data:image/png;base64,{image})", ""]

@@ -21,7 +21,8 @@ from regrow.search.history import History
 from regrow.search.planning import limits
 
 REPORT_FILE = "report.html"
-FIGURES = ("optimization_history", "learning_curves")
+FIGURES = {"optimization_history": "Optimisation history", "learning_curves": "Learning curves"}
+"""Figures that are kept as pictures, by their names in `regrow/show/figures`, with headings."""
 REGISTER_TRIES = 3
 _SLOW_TO_IMPORT = (
     "regrow.show.report.report",

@@ -204,7 +204,7 @@ def exhausted(error: BaseException) -> str:
     return ""
 
 
-def refused(error: BaseException) -> str:
+def refused_path(error: BaseException) -> str:
     """Return which path this machine refuses to a user, and why, if that is the error, else ""."""
     if not isinstance(error, OSError) or error.errno not in _REFUSALS or error.filename is None:
         return ""

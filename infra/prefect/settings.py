@@ -69,7 +69,7 @@ def refuse_settings(places: Places) -> None:
             )
 
 
-def refused(error: BaseException) -> str:
+def refused_setting(error: BaseException) -> str:
     """Return which setting of the user's Prefect does not take, and why, if that is the error, else
     "". Values are not shown: some are secrets.
     """

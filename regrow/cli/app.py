@@ -44,7 +44,7 @@ from regrow.cli.ui import ui
 from regrow.cli.verify import verify
 from regrow.cli.watch import watch
 from regrow.infra.log.log import Contradiction, CorruptLog
-from regrow.infra.machine.host_environment import a_home, direct, exhausted, refused
+from regrow.infra.machine.host_environment import a_home, direct, exhausted, refused_path
 from regrow.infra.machine.streams import refusal, to_nowhere
 from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.history.view import Uncreated
@@ -170,11 +170,11 @@ def _refused(error: BaseException) -> str:
     except FileNotFoundError:
         if isinstance(error, FileNotFoundError):
             return "the folder in which you are is gone; go to another"
-    if path := refused(error):
+    if path := refused_path(error):
         return f"{path}; name another place, or change its permissions"
     from regrow.infra.prefect import settings
 
-    return settings.refused(error)
+    return settings.refused_setting(error)
 
 
 def hidden_module(error: BaseException) -> str:

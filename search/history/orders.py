@@ -25,7 +25,7 @@ def obeyed(trial: TrialRecord, what: TrialOrder) -> bool:
     return trial.excluded is (what == "drop")
 
 
-def refused(trial: TrialRecord, what: TrialOrder) -> str | None:
+def why_not(trial: TrialRecord, what: TrialOrder) -> str | None:
     """Return why it cannot be done, None if it can."""
     if what != "stop" and not trial.state.final:
         return f"is {trial.state.value}: only a trial that has ended can be dropped or kept"

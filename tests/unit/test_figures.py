@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from regrow.flows.recording.ending import FIGURES
 from regrow.search.history import History
 from regrow.show.figures import KINDS, figure, learning_curves
 from regrow.show.figures.parameters import varied
@@ -120,7 +121,7 @@ def test_what_users_wrote_is_no_markup_no_template_and_no_formula_to_plotly() ->
         "the smallest floats",
     ],
 )
-@pytest.mark.parametrize("name", pictures.PICTURES)
+@pytest.mark.parametrize("name", FIGURES)
 def test_pictures_are_there_exactly_where_the_figures_are(
     kind: str, name: str, histories: dict[str, History]
 ) -> None:

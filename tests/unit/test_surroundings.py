@@ -170,10 +170,10 @@ def test_a_setting_that_prefect_does_not_take_is_named(monkeypatch: pytest.Monke
     monkeypatch.setenv("PREFECT_LOGGING_LEVEL", "nonsense")
     with pytest.raises(ValidationError) as caught:
         Settings()
-    assert settings.refused(caught.value).startswith(
+    assert settings.refused_setting(caught.value).startswith(
         "Prefect does not take the value of PREFECT_LOGGING_LEVEL: Input should be 'DEBUG'"
     )
-    assert settings.refused(ValueError("of another")) == ""
+    assert settings.refused_setting(ValueError("of another")) == ""
 
 
 def test_a_cluster_whose_folder_was_deleted_is_lost(
@@ -249,7 +249,7 @@ def test_a_path_that_is_refused_is_the_users(do: str, words: str | None, tmp_pat
     code = (
         "import os, sys\nfrom pathlib import Path\n"
         "from regrow.infra.machine import confidential\n"
-        "from regrow.infra.machine.host_environment import refused\n"
+        "from regrow.infra.machine.host_environment import refused_path\n"
         "from regrow.infra.state import service_files, sources\n"
         "from regrow.tasks.attempt.trainable import parsed\n"
         "from regrow.tasks.errors import UserError\n"
@@ -257,7 +257,7 @@ def test_a_path_that_is_refused_is_the_users(do: str, words: str | None, tmp_pat
         f"os.setuid({os.getuid() or 65534})\n"
         f"try:\n    {do}\n    print(None)\n"
         "except UserError as error:\n    print(error)\n"
-        "except OSError as error:\n    print(refused(error))\n"
+        "except OSError as error:\n    print(refused_path(error))\n"
     )
     with tempfile.TemporaryDirectory() as place:  # pytest's own are closed to others
         os.chmod(place, 0o755)

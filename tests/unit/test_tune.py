@@ -24,7 +24,7 @@ from regrow.integrations.tune.script import run_script
 from regrow.integrations.tune.templates import render
 from regrow.integrations.tune.translation import Translation, TuneArguments, translated
 from regrow.integrations.tune.tuner import with_parameters
-from regrow.integrations.tune.unsupported import refused
+from regrow.integrations.tune.unsupported import unsupported_calls
 from regrow.search.errors import SpecError
 from regrow.search.samplers import make
 from regrow.search.spec import Spec
@@ -517,7 +517,7 @@ def test_what_has_no_counterpart_is_found_with_its_line_before_anything_runs(
     script.write_text(
         "from ray import tune\nfrom ray.train.torch import TorchTrainer\nraise SystemExit\ntune.run_experiments([tune.Experiment('a', f)])\n"
     )
-    lines = refused(script)
+    lines = unsupported_calls(script)
     assert [line.partition(": ")[0] for line in lines] == [
         f"{script}, line 2",
         f"{script}, line 4",
@@ -526,9 +526,9 @@ def test_what_has_no_counterpart_is_found_with_its_line_before_anything_runs(
     assert "TorchTrainer is not supported" in lines[0]
     script.write_text("def (:\n")
     with pytest.raises(UserError, match="line 1"):
-        refused(script)
+        unsupported_calls(script)
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
-        refused(tmp_path)
+        unsupported_calls(tmp_path)
 
 
 def test_an_option_that_regrow_tune_does_not_have_is_told_what_to_do() -> None:

@@ -24,7 +24,7 @@ from regrow.integrations.tune.tuner import (
     say,
     with_parameters,
 )
-from regrow.integrations.tune.unsupported import refused
+from regrow.integrations.tune.unsupported import unsupported_calls
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError, UserError
 from regrow.tasks.output.traces import user_trace
@@ -68,7 +68,7 @@ def run_script(
         )
     if not script.is_file():
         raise UserError(f"there is no file {script}")
-    if wrong := refused(script):
+    if wrong := unsupported_calls(script):
         raise UserError(f"{script} cannot run here:\n" + "\n".join(wrong))
     replaced = _Replaced()
     Tuner.session = ScriptSession(

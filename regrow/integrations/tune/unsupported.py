@@ -33,7 +33,7 @@ def refuse(name: str) -> None:
         raise UserError(f"{name.rpartition('.')[2]} is not supported; {NAMES[name]}")
 
 
-def refused(script: Path) -> list[str]:
+def unsupported_calls(script: Path) -> list[str]:
     """Return a line for each use of an unsupported name. UserError for what is not Python, and for
     a file that cannot be read.
     """

@@ -1,4 +1,4 @@
-"""The two most informative figures as PNG, drawn by Matplotlib: for artifacts, and where no browser
+"""Figures of lines and points as PNG, drawn by Matplotlib: for artifacts, and where no browser
 can draw Plotly's.
 
 What is drawn is the Plotly figure: its lines, points and axes. Only Matplotlib's objects and its
@@ -19,8 +19,6 @@ from regrow.show.figures import figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PICTURES = ("optimization_history", "learning_curves")
-"""Figures of lines and points on one pair of axes, made of the history alone."""
 INK, LINE, FAINT = "#24292f", "#aab2bb", "#e6e9ed"
 MARKERS = {
     "circle": "o",
@@ -38,12 +36,11 @@ _FONTS = threading.Lock()
 
 
 def png(history: History, name: str) -> bytes | None:
-    """Return a picture of 1,600 by 900 pixels; `name` is one of PICTURES.
+    """Return a picture of 1,600 by 900 pixels; None if there is nothing to draw.
 
-    None if there is nothing to draw. Raises KeyError for another name.
+    `name`: a figure of lines and points on one pair of axes, made of the history alone. Raises
+    KeyError for an unknown one.
     """
-    if name not in PICTURES:
-        raise KeyError(name)
     described = figure(LogRows(history, tuple), name)
     if described is None:
         return None
