@@ -216,7 +216,7 @@ async def _close(prepared: Prepared, history: History, status: Status, why: str)
     try:
         async with asyncio.timeout(CUT_SECONDS):
             await coordinator.close(status, why)  # first, so that nothing replaces what is given up
-            await coordinator.abandon("its cluster was told to end")
+            await coordinator.abandon("its cluster was terminated")
             instructions = await coordinator.instructions(0.0)
             while instructions.finished is None and not instructions.superseded:
                 instructions = await coordinator.instructions(1.0)

@@ -37,7 +37,7 @@ PAUSED = "paused in Prefect"
 """Why a session ends whose flow run was paused."""
 _WHY = {
     signal.SIGINT: "interrupted by the user",
-    signal.SIGTERM: "it was told to end (SIGTERM)",
+    signal.SIGTERM: "it was terminated (SIGTERM)",
     signal.SIGHUP: "its terminal was closed (SIGHUP)",
 }
 

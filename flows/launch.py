@@ -270,7 +270,7 @@ def _run_flow(session: Session, server: Any) -> None:
                 )
                 raise RegrowError(away) from error
             session.announce(
-                f"The Prefect server at {where} is away and was not told how this ended; the"
+                f"The Prefect server at {where} is away and did not receive how this ended; the"
                 " experiment's log has it"
             )
     finally:

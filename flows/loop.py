@@ -121,7 +121,7 @@ class Loop:
             )
             self.coordinator.close.remote(status, why)
         if self.closing and cluster.is_ending():
-            raise cluster.abandon("it was told to end, too")
+            raise cluster.abandon("it was terminated, too")
         if self.asked.urgent and not self.abandoned:
             self._give_up("did not end in time after the interruption")
 

@@ -127,8 +127,8 @@ def check_sampler(
             fresh.tell(result)
         again = fresh.ask(number, seed)
         assert again == proposal, (
-            f"trial {number}: told the same in another order, {search} proposes {again}, not"
-            f" {proposal}"
+            f"trial {number}: given the same results in another order, {search} proposes {again},"
+            f" not {proposal}"
         )
         if proposal is None:
             return

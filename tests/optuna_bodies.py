@@ -293,7 +293,7 @@ class Odd(Exception):
     """A script's own class."""
 
 
-@body("an exception class of one's own")
+@body("a custom exception class")
 def own_exception(optuna: Any, name: str) -> Any:
     def objective(trial: Any) -> float:
         raise Odd(trial.number)

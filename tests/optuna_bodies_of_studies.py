@@ -424,7 +424,7 @@ def cross_validated(optuna: Any, name: str) -> Any:
     return states(study), kinds(study.best_params), list(study.best_trial.user_attrs)
 
 
-# ---- samplers of one's own
+# ---- custom samplers
 
 
 class Halving(optuna_itself.samplers.BaseSampler):
@@ -473,7 +473,7 @@ def two_of_three(trial: Any) -> float:
     return float(value)
 
 
-@body("a sampler of one's own: all that it sees and answers, in two sessions; it stops the study")
+@body("a custom sampler: all that it sees and answers, in two sessions; it stops the study")
 def own_sampler(optuna: Any, name: str) -> Any:
     study = optuna.create_study(study_name=name, sampler=Halving(f"{name}.txt", 5))
     study.set_user_attr("data", "digits")

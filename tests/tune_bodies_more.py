@@ -75,7 +75,7 @@ def both_with(tune: Any, folder: str) -> Any:
     ]
 
 
-@body("a LoggerCallback of one's own")
+@body("a custom LoggerCallback")
 def own_logger(tune: Any, folder: str) -> Any:
     class Own(tune.logger.LoggerCallback):  # type: ignore[misc] # the class of either module
         def log_trial_start(self, trial: Any) -> None:

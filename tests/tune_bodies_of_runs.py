@@ -160,7 +160,7 @@ def stop_map(tune: Any, folder: str) -> Any:
     return found
 
 
-@body("stop: a function, a method, a Stopper of one's own")
+@body("stop: a function, a method, a custom Stopper")
 def stop_functions(tune: Any, folder: str) -> Any:
     class Own(tune.Stopper):  # type: ignore[misc] # the class of either module
         def __init__(self) -> None:

@@ -76,7 +76,7 @@ def repeated(tune: Any, folder: str) -> Any:
     return len(grid), [values.count(value) for value in values], last(grid, "index")
 
 
-@body("ConcurrencyLimiter around a searcher of one's own")
+@body("ConcurrencyLimiter around a custom searcher")
 def own_searcher(tune: Any, folder: str) -> Any:
     search = part(tune, "search")
 
@@ -177,7 +177,7 @@ def population(tune: Any, folder: str) -> Any:
     return ends(grid), last(grid, "training_iteration"), within
 
 
-@body("a scheduler of one's own")
+@body("a custom scheduler")
 def own_scheduler(tune: Any, folder: str) -> Any:
     schedulers = part(tune, "schedulers")
 

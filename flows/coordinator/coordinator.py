@@ -469,7 +469,7 @@ class Coordinator:
             if began:
                 self._leases.avoid(a.node_id)
                 message = (
-                    f"nothing was heard from it for {history.spec.lease:g} s: its node was cut off,"
+                    f"no message came from it for {history.spec.lease:g} s: its node was cut off,"
                     " its process stopped, or stuck in code that holds Python's lock"
                 )
             elif free[market := a.market or ("on-demand" if a.avoid_spot else "")] < a.width:

@@ -157,8 +157,8 @@ def rename(places: Places, name: str, new: str) -> str | None:
     if (root := places.folder) is None:
         why = "a bucket's objects cannot be renamed, each would have to be copied and deleted"
         raise UserError(
-            f"{name!r} keeps its name: {why}; `{places.command('cp', name)}` writes a specification"
-            " to begin another"
+            f"{name!r} cannot be renamed: {why}; `{places.command('cp', name)}` writes a"
+            " specification to begin another"
         )
     places.known(name)
     if name == new:
@@ -179,5 +179,5 @@ def rename(places: Places, name: str, new: str) -> str | None:
     try:
         rename_experiment(places, name, new)
     except RegrowError as error:
-        return f"in MLflow it keeps its name, and is recorded anew with its next session: {error}"
+        return f"in MLflow it was not renamed, and is recorded again with its next session: {error}"
     return None

@@ -137,6 +137,6 @@ def tell_notes(places: Places, name: str) -> str | None:
     except (updates.SinkRefused, updates.SinkUnavailable, UserError) as error:
         return (
             f"MLflow does not have it yet: {error} The next `{places.command('resume', name)}`"
-            " tells it."
+            " records it."
         )
     return None

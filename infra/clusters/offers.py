@@ -28,7 +28,7 @@ def described(offers: Sequence[Offer]) -> list[str]:
     if all(one.price == 0 for one in offers):
         return lines
     if unknown := dict.fromkeys(one.type for one in offers if one.price is None):
-        hint = "a file of prices, at `prices` in the cluster file, says it"
+        hint = "give a file of prices at `prices` in the cluster file"
         total = f"what {', '.join(unknown)} costs is not known; {hint}"
     else:
         total = f"at most {sum((one.price or 0) * one.most for one in offers):.2f} USD an hour"

@@ -41,7 +41,7 @@ _END_TIME = """
 )
 """
 _BODY = """
-# An agent of the experiment. Near the end of its time, and when it is told to end, it leaves in
+# An agent of the experiment. Near the end of its time, and when it is terminated, it leaves in
 # order: its trials save.
 {command} &
 agent=$! ends= told=
@@ -56,7 +56,7 @@ case "$code" in
   0 | 1) scancel --quiet --state=PENDING "$SLURM_ARRAY_JOB_ID" ;;
   # This machine cannot take part.
   2) ;;
-  # Its time ended: it comes back with new time. One that was told to end was cancelled, or is
+  # Its time ended: it comes back with new time. One that was terminated was cancelled, or is
   # requeued by Slurm. One element has the id of the whole array, so it is named by its index. Some
   # container tools end by the signal, in place of the agent's code.
   *) if [ -z "$told" ] && {{ [ "$code" = 3 ] || [ -n "$ends" ]; }}; then

@@ -116,7 +116,7 @@ def main() -> None:
     try:
         listening = addresses.listen(options.host, options.port)
     except OSError as error:
-        sys.exit(f"port {options.port} cannot be had: {error}")
+        sys.exit(f"port {options.port} cannot be used: {error}")
     app = application(options.services, options.artifacts, options.host)
     Server(app, grace=1, connection=TransferConnection, drains=False).run(sockets=listening)
 

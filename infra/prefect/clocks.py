@@ -74,9 +74,9 @@ def _wrong(made: Mapping[str, Any], given: Any) -> str:
         except ValidationError as error:
             message = str(error.errors(include_url=False)[0].get("ctx", {}).get("error", ""))
             why = message.rpartition(": ")[2].strip('"')
-            found.append("says no times" if why == given else f"says no times ({why})")
+            found.append("has no times" if why == given else f"has no times ({why})")
         except ValueError as error:  # of Prefect's libraries, such as for a 30th of February
-            found.append(f"says no times ({error})")
+            found.append(f"has no times ({error})")
 
     # Their search for the next time has no end, such as for FREQ=DAILY;INTERVAL=0.
     background.start(look, name="next-time").join(_LOOK_SECONDS)

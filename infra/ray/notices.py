@@ -74,7 +74,7 @@ class NodeNotices:
                 try:
                     source = cloud(os.environ)
                 except UserError as error:
-                    _LOG.error("no notice of the cloud will be heard: %s", error)
+                    _LOG.error("notices of the cloud are not received: %s", error)
                     source = None
                 _pollers[me] = Poller(source) if source is not None else None
             poller = _pollers[me]
@@ -105,7 +105,7 @@ def _signals(notify: Notify, grace: float) -> Iterator[None]:
 
     def wait() -> None:
         if number := signals.get():
-            cause = "the worker process was told to end by others than regrow"
+            cause = "the worker process was terminated by another program than regrow"
             why = f"{cause} ({signal.Signals(number).name}), as batch systems and memory daemons do"
             _call(notify, why, node=False)
             try:

@@ -133,7 +133,7 @@ def _listed(store: Store, key: str, name: str) -> list[_File]:
             raise Unsound("its list is too long")
         listed = file.read_bytes()
     if hashlib.sha256(listed).hexdigest() != name:
-        raise Unsound("its list is not what its hash says")
+        raise Unsound("its list does not match its hash")
     files = msgspec.json.decode(listed, type=list[_File])
     if len(files) > MOST_FILES or not all(_DIGEST.fullmatch(file.sha256) for file in files):
         raise Unsound("it has too many files, or wrong hashes")
@@ -148,7 +148,7 @@ def _fetch(store: Store, file: _File, folder: Path) -> None:
     if path.stat().st_size > MOST_BYTES:
         raise Unsound(f"{file.path} is too large")
     if hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256:
-        raise UserError(f"the snapshot of the code has another {file.path} than its hash says")
+        raise UserError(f"{file.path} in the snapshot of the code does not match its hash")
     path.chmod(0o700 if file.executable else 0o600)
 
 

@@ -136,7 +136,7 @@ def estimate(
         least, each = spec.resources.widths[0], next(iter(offered.kinds.values())).slots
         if least > counts[0] * each:
             raise UserError(
-                f"--machines {counts[0]}: a trial needs {least} workers; --per-machine says how"
+                f"--machines {counts[0]}: a trial needs {least} workers; --per-machine sets how"
                 " many of them a machine runs"
             )
         premises = Premises(

@@ -39,7 +39,7 @@ def join(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="The experiment's YAML file, or the name of one that is there already",
+            help="The experiment's YAML file, or the name of an existing one",
             metavar="FILE|NAME",
         ),
     ],
@@ -61,7 +61,7 @@ def join(
     ] = False,
     walltime: Annotated[
         str | None,
-        option("How long this machine stays: 4h [default: as the batch system says]"),
+        option("How long this machine stays: 4h [default: as the batch system reports]"),
     ] = None,
     idle_timeout: Annotated[
         str | None,

@@ -135,7 +135,7 @@ def rm(
 
 
 def _estate(places: Places, name: str) -> str:
-    """Describe it: 'digits: finished, 10 trials, 1.2 MB in 153 objects, last heard of 3 h ago'."""
+    """Describe it: 'digits: finished, 10 trials, 1.2 MB in 153 objects, last active 3 h ago'."""
     objects, size = places.storage.size(name)
     held = f"{disk.size(size)} in {objects:,} object{text.ends(objects)}"
     if places.removal_begun(name):
@@ -147,5 +147,5 @@ def _estate(places: Places, name: str) -> str:
     last_heard = text.age(time.time() - history.t_last)
     return (
         f"{name}: {summaries.status(history, alive=False)}, {trials} trial{text.ends(trials)},"
-        f" {held}, last heard of {last_heard} ago"
+        f" {held}, last active {last_heard} ago"
     )

@@ -109,8 +109,8 @@ def ls(
         for one in found:
             if one.history is not None and one.history.name_in_log != one.name:
                 echo(
-                    f"{one.name}: renamed, its log says {one.history.name_in_log}; every command"
-                    f" takes {one.name}"
+                    f"{one.name}: renamed, its log has the name {one.history.name_in_log}; every"
+                    f" command takes {one.name}"
                 )
     elif not damaged:
         echo(f"no experiments in {places.root}{f' have the tag {tag}' if tag is not None else ''}")

@@ -54,7 +54,7 @@ def run(
     take_along(include)
     changes = with_limits(changes, budget, dollars, deadline)
     if on is not None and gpus is not None:
-        raise UserError("--gpus is for this machine; a cluster's file says which machines it has")
+        raise UserError("--gpus is for this machine; a cluster's file lists its machines")
     take_gpus(gpus)
     given: dict[str, Any] = {
         "trials": trials,
@@ -201,8 +201,8 @@ def run_session(
         to_nowhere(console.file)  # else its buffer is written once more at exit, which then fails
         with suppress(OSError):
             echo(
-                f"not all could be printed ({console.lost}); `{places.command('show', name)}` tells"
-                " how it stands",
+                f"not all could be printed ({console.lost}); `{places.command('show', name)}` shows"
+                " its state",
                 error=True,
             )
     sys.exit(exit_codes.of_experiment(history))

@@ -44,7 +44,7 @@ def up(
         option("First port of the S3 server [default: any free ones]", min=1, max=55_531),
     ] = None,
     foreground: Annotated[
-        bool, option("Stay in this terminal until told to end", "--foreground")
+        bool, option("Stay in this terminal until interrupted", "--foreground")
     ] = False,
     host: options.Host = None,
     systemd: Annotated[
@@ -58,7 +58,7 @@ def up(
         ),
     ] = False,
     force: Annotated[
-        bool, option("With --compose: write over the file that is there", "--force")
+        bool, option("With --compose: overwrite the existing file", "--force")
     ] = False,
 ) -> None:
     """Start a station on this machine: Prefect, MLflow, Ray and a worker that stay up, on loopback

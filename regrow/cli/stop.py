@@ -30,9 +30,7 @@ def stop(
     # With agents the experiment continues also while one leader follows another.
     led = bool(living(store))
     if not (led or runs(places, name)):
-        raise UserError(
-            f"experiment {name!r} is not running; `regrow show {name}` says how it stands"
-        )
+        raise UserError(f"experiment {name!r} is not running; `regrow show {name}` shows its state")
     request = request_stop(store)
     deadline = time.monotonic() + wait
     while runs(places, name) or (led and not _is_over(store)):
@@ -55,7 +53,7 @@ def _is_over(store: Store) -> bool:
 def _driver(store: Store) -> str:
     opened = survey(store).opened
     if opened is None:
-        return "it is about to begin, and will heed it then"
+        return "it is about to begin, and will end then"
     host, process, _ = opened.driver.rsplit(":", 2)
     return (
         f"its driver is process {process} on {host}, which `kill -9 {process}` ends there in any"

@@ -498,7 +498,7 @@ class Planner:
             number = self._best_held()
         if number is not None and number not in self.history.held:
             problem = f"promotes trial {number}, which is not paused"
-            hint = "promote what it was told to have paused"
+            hint = "promote a trial that is paused"
             raise SpecError("schedule", chosen(self.history.spec.schedule), problem, hint)
         if number is not None:
             yield number

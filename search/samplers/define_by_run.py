@@ -53,7 +53,7 @@ class DefineByRun(StudySampler):
             raise SpecError("sampler", sampler, "is no name of a class", hint)
         if setting.space.parameters:
             hint = "leave space empty, or take another search"
-            problem = "is told by trials while they run"
+            problem = "is defined by trials while they run"
             raise SpecError("space", setting.space.to_json(), problem, hint)
         super().__init__(setting, f"optuna.samplers:{sampler}", options or {})
         self._class, self._fixed = sampler, dict(fixed or {})

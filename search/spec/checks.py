@@ -153,7 +153,9 @@ def _search(spec: Keys) -> int | None:
     if len({*named}) < len(named):
         raise SpecError("learn_from", list(named), "names one twice", "name each once")
     if named and not spec.takes_first:
-        problem = f"does not go with {chosen(spec.search)}, which says itself what is tried first"
+        problem = (
+            f"does not go with {chosen(spec.search)}, which itself decides what is tried first"
+        )
         raise SpecError("learn_from", named, problem, "leave it out")
     for place, point in enumerate(spec.points):
         key = f"points.{place}"

@@ -442,7 +442,7 @@ class Reports(Part):
     def _below(self) -> Self:
         if self.file is not None and (self.file.startswith("/") or ".." in self.file.split("/")):
             hint = (
-                "write a relative path; the command is told the whole one as {report} and"
+                "write a relative path; the command gets the whole path as {report} and"
                 " $REGROW_REPORT"
             )
             raise SpecError("report.file", self.file, "is outside of the trial's own folder", hint)

@@ -381,7 +381,7 @@ class Trial(MediaLog):
         elif deadline is not None and time.monotonic() >= deadline:
             self.enough = f"it had its {in_words(self._job.trial_seconds or 0.0)}"
         elif function is not None and function(self.number, dict(metrics)):
-            self.enough = "its stop function says so"
+            self.enough = "its stop function returned true"
         if self.enough is not None or self._out_of_time:
             self._limit = self._step
 

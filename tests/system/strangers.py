@@ -54,7 +54,7 @@ DOORS = (
         what="Prefect's server",
         program=r"regrow\.infra\.prefect\.process",
         asks="account",
-        who=f"{PASSWORD}; anybody at `/api/health`, `/api/ready`",
+        who=f"{PASSWORD}; anyone at `/api/health`, `/api/ready`",
         where=f"{HOST} a free port, or `--prefect-port`",
         until="an experiment of the state root, `regrow ui` or the station ends",
     ),
@@ -62,7 +62,7 @@ DOORS = (
         what="MLflow's server",
         program=r"regrow\.infra\.mlflow\.server",
         asks="account",
-        who=f"{PASSWORD}; anybody at `/health`",
+        who=f"{PASSWORD}; anyone at `/health`",
         where=f"{HOST} a free port, or `--mlflow-port`",
         until="`regrow ui` or the station ends",
     ),
@@ -71,7 +71,7 @@ DOORS = (
         program=r"regrow\.apps\.page",
         asks="account",
         where=f"{HOST} a free port",
-        who=f"{PASSWORD}; at `/hooks/NAME` who has that hook's secret; anybody at `/health`",
+        who=f"{PASSWORD}; at `/hooks/NAME` who has that hook's secret; anyone at `/health`",
         until="`regrow ui` or the station ends",
     ),
     Door(
@@ -79,8 +79,8 @@ DOORS = (
         program=r"regrow\.apps\.serving\.replica|regrow serve|regrow\.apps\.station\.server",
         where="127.0.0.1, with `--host HOST` also HOST; port 8000, or `--port`",
         asks="bearer",
-        who="who has its token: `REGROW_SERVE_TOKEN`, else in the file `serve-token`; anybody at `/healthz`, `/readyz`",
-        until="it is told to end",
+        who="who has its token: `REGROW_SERVE_TOKEN`, else in the file `serve-token`; anyone at `/healthz`, `/readyz`",
+        until="it is interrupted (Ctrl-C, SIGTERM)",
     ),
     Door(
         what="the station's drivers that wait",
@@ -122,7 +122,7 @@ DOORS = (
         asks=None,
         why="PyTorch's own: it has no password",
         where="all addresses, free ports, where your code joins one",
-        who="**anybody who reaches it**: PyTorch asks for nothing",
+        who="**anyone who reaches it**: PyTorch asks for nothing",
         until="the attempt ends",
     ),
     Door(
@@ -131,8 +131,8 @@ DOORS = (
         asks=None,
         why="tests/system/test_serve_on_ray.py",
         where="as `regrow serve`, on each node",
-        who="as `regrow serve`; anybody at `/-/healthz`, `/-/routes`",
-        until="it is told to end",
+        who="as `regrow serve`; anyone at `/-/healthz`, `/-/routes`",
+        until="it is interrupted (Ctrl-C, SIGTERM)",
     ),
     Door(
         what="`regrow join`: the leader's call",
@@ -140,7 +140,7 @@ DOORS = (
         asks=None,
         why="tests/system/test_agents.py",
         where="the machine's address, a free port, or the first of `--ports`",
-        who="anybody may speak, and gets no answer; what counts is the agent's number in the state",
+        who="anyone may speak, and gets no answer; what counts is the agent's number in the state",
         until="the agent ends",
     ),
     Door(
@@ -277,7 +277,7 @@ def let_in(
     which the two differ.
 
     `given`: the headers of who has the password or the token, with whom all is right but the one
-    thing; `right`: what that one may ask; `health`: what anybody may.
+    thing; `right`: what that one may ask; `health`: what anyone may.
     """
     method, path, body = right
     asked: dict[str, tuple[str, str, Mapping[str, str], bytes | None, int]] = {

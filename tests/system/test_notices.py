@@ -229,7 +229,7 @@ def test_what_one_rank_hears_of_its_end_all_obey_and_they_go_on_with_as_many_as_
     os.kill(grouped.ranks(desk)[1], signal.SIGTERM)
     told = step_by_step(desk, process, "group", 1)
     assert (told["outcome"], told["cause"]) == ("preempted", "infrastructure")
-    assert "told to end by others than regrow (SIGTERM)" in told["message"]
+    assert "terminated by another program than regrow (SIGTERM)" in told["message"]
 
     second = grouped.event(desk, process, "group", "began", attempt=2)
     (other,) = second["others"]

@@ -178,7 +178,7 @@ QUICK_DEATH = {
         pytest.param(
             ({}, (1, 1)),
             8,
-            "nothing was heard from it for 8 s",
+            "no message came from it for 8 s",
             id="the lease ends first",
             marks=pytest.mark.nightly,
         ),
@@ -187,7 +187,7 @@ QUICK_DEATH = {
         pytest.param(
             ({}, (3, 3)),
             8,
-            "nothing was heard from it for 8 s",
+            "no message came from it for 8 s",
             id="the lease ends first and the cut node has room",
         ),
         # A node that Ray knows to be lost is that of test_capacity.py, too.

@@ -34,7 +34,7 @@ pytest.importorskip("gymnasium", reason="regrow[rl] is not installed")
 pytest.importorskip("torch")
 
 
-# By day the algorithms below go on exactly in one process, a configuration of one's own is run for
+# By day the algorithms below go on exactly in one process, a custom configuration is run for
 # real, and test_nested.py kills a trial that has actors.
 @pytest.mark.nightly
 @pytest.mark.usefixtures("shared_prefect")

@@ -162,8 +162,8 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
     ("given", "error"),
     [
         ({}, "does not say when"),
-        ({"cron": "0 2 * *"}, "--cron: .*says no times"),
-        ({"rrule": "FREQ=SOMETIMES"}, "--rrule: .*says no times"),
+        ({"cron": "0 2 * *"}, "--cron: .*has no times"),
+        ({"rrule": "FREQ=SOMETIMES"}, "--rrule: .*has no times"),
         (
             {"cron": "0 2 * * *", "timezone": "Europe/Zurch"},
             "--timezone: .*did you mean 'Europe/Zurich'",

@@ -184,7 +184,7 @@ def test_a_users_prefect_server_that_stays_away_costs_a_line_and_not_the_experim
         os.kill(pid, signal.SIGKILL)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
-    assert "is away and was not told how this ended" in said
+    assert "is away and did not receive how this ended" in said
     assert "away finished: 2 of 2 trials" in said
     check_whole(desk, "away", 2)
     assert {s for (s,) in mlflow(desk, "select status from runs")} == {"FINISHED"}

@@ -237,7 +237,7 @@ def test_a_search_outlasts_a_suspended_element_maintenance_and_preemption_that_c
     other = next(node.name for node in slurm.nodes if node.name != leads)
     suspended = field.on_node(other)[0]
     slurm.run("scontrol", "suspend", suspended)
-    await_(lambda: "nothing was heard from it" in said.read_text(), "the loss of its trial")
+    await_(lambda: "no message came from it" in said.read_text(), "the loss of its trial")
     slurm.run("scontrol", "resume", suspended)
 
     given = ("starttime=now", "duration=60", "nodes=ALL", "users=daemon", "flags=MAINT,IGNORE_JOBS")

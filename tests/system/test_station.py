@@ -304,7 +304,7 @@ def test_a_driver_that_is_lost_before_its_session_began_is_replaced(desk: Desk) 
 @pytest.mark.nightly
 def test_a_driver_that_was_not_heard_for_a_while_keeps_its_run(desk: Desk) -> None:
     running, hurry = start_slow(desk, "suspended", trials=1)
-    set_state(desk, "suspended", type="CRASHED", message="its driver was not heard of any more")
+    set_state(desk, "suspended", type="CRASHED", message="its driver sent no more signs of life")
     wait_for(
         lambda: "still there" in (flow_run(desk, "suspended")["state"]["message"] or ""),
         "it was taken from its driver",
@@ -413,11 +413,11 @@ def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk:
     with socket.create_server(("127.0.0.1", port)):  # somebody else has it
         told = desk.run("schedule", file, "--hook").stdout
         assert (
-            "serve: the station serves the newest experiment of night; `regrow status` says where"
+            "serve: the station serves the newest experiment of night; `regrow status` shows where"
             in told
         )
         said(
-            lambda one: f"serve.port: {port} cannot be had" in one.status.trouble,
+            lambda one: f"serve.port: {port} cannot be used" in one.status.trouble,
             "nobody says that the port is taken",
         )
     said(

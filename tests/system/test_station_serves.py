@@ -132,7 +132,7 @@ def test_an_experiment_in_a_bucket_is_served_by_its_own_name_with_a_canary(
     )
     told = run(2, serve={**serve, "port": (other := free_port("127.0.0.1"))})
     assert "night is finished already" in told
-    assert "serve: the station serves night; `regrow status` says where" in told
+    assert "serve: the station serves night; `regrow status` shows where" in told
     wait_for(
         lambda: answers(other, places) == 1.8 and answers(port, places) is None,
         "it did not change its port",

@@ -166,7 +166,7 @@ def ended(desk: Desk, driver: subprocess.Popen[str], name: str = "SIGTERM") -> s
     """What a driver said that is to end as interrupted, with nothing left of it."""
     said, _ = driver.communicate(timeout=60)
     assert driver.returncode == 3, said
-    assert name == "SIGINT" or "because it was told to end (SIGTERM)" in said
+    assert name == "SIGINT" or "because it was terminated (SIGTERM)" in said
     assert said.strip().endswith("regrow resume told")
     for word in ("the Ray cluster was lost", "Traceback", ".cc:", "*** SIGTERM"):
         assert word not in said

@@ -51,10 +51,10 @@ def test_arrivals_and_departures_are_recorded_once(office: Office) -> None:
     assert told(office) == [("a", "n1"), ("b", "n2")]
     see(office, node("a"))
     assert len(told(office)) == 2, "its node may be late; why it left is not known yet"
-    see(office, node("a"), b="it was told to leave")
-    see(office, node("a"), b="it was told to leave")
-    assert told(office)[2:] == [("b", "it was told to leave")]
-    see(office, node("a"), node("b", node_id="n3"), b="it was told to leave")
+    see(office, node("a"), b="it received SIGTERM")
+    see(office, node("a"), b="it received SIGTERM")
+    assert told(office)[2:] == [("b", "it received SIGTERM")]
+    see(office, node("a"), node("b", node_id="n3"), b="it received SIGTERM")
     assert told(office)[3:] == [("b", "n3")], "it is back"
     see(office, node("a"), node("b", node_id="n4"))
     assert told(office)[4:] == [("b", NODE_LOST), ("b", "n4")], "it has started another node"

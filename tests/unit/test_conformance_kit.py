@@ -1,4 +1,4 @@
-"""The kit that ships for samplers and schedulers of one's own: what keeps its word passes, what
+"""The kit that ships for custom samplers and schedulers: what keeps its word passes, what
 does not is named.
 """
 

@@ -172,11 +172,11 @@ def test_a_stop_that_an_end_has_overtaken_is_not_for_the_next_session(tmp_path: 
 
 def test_an_ending_that_has_begun_answers_who_asks_for_a_stop_meanwhile(tmp_path: Path) -> None:
     store, asked = LocalStore(tmp_path), Interrupts()
-    asked.begin("interrupted", "it was told to end (SIGTERM)")
+    asked.begin("interrupted", "it was terminated (SIGTERM)")
     with stop_requests(store, asked):
         request_stop(store)
     assert store.list("control/") == []
-    assert asked.begun == ("interrupted", "it was told to end (SIGTERM)")
+    assert asked.begun == ("interrupted", "it was terminated (SIGTERM)")
 
 
 SPEAKS = """

@@ -182,7 +182,7 @@ def test_a_renamed_folder_is_listed_as_what_it_is_called_and_every_command_takes
     folder.rename(folder.with_name("after"))
     _, listed, _ = regrow(places, "ls")
     assert any(line.startswith("after ") for line in listed.splitlines())
-    assert "after: renamed, its log says simulated; every command takes after" in listed
+    assert "after: renamed, its log has the name simulated; every command takes after" in listed
     assert json.loads(regrow(places, "show", "after", "--json")[1])["name"] == "after"
     assert regrow(places, "show", "after")[1].startswith("after is finished")
     assert f"{places.root}/after/manifests/" in regrow(places, "best", "after")[1]

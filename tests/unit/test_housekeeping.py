@@ -133,7 +133,7 @@ def test_it_is_asked_first_with_how_many_trials_how_large_and_how_old(
         rm(["kinds"])
     said = capsys.readouterr().out
     assert re.fullmatch(
-        r"kinds: finished, 12 trials, [\d.]+ kB in \d+ objects, last heard of \d+ days ago\n", said
+        r"kinds: finished, 12 trials, [\d.]+ kB in \d+ objects, last active \d+ days ago\n", said
     )
     assert places.experiments() == ["kinds"]
     with pytest.raises(UserError, match=r"there is no experiment 'knids'.*did you mean"):

@@ -131,7 +131,7 @@ def test_a_wrong_cloud_is_told_once_and_ends_no_trial(
             pass
     (record,) = caplog.records
     assert record.message.startswith(
-        "no notice of the cloud will be heard: REGROW_CLOUD='amazon' is unknown: set it to one of"
+        "notices of the cloud are not received: REGROW_CLOUD='amazon' is unknown: set it to one of"
     )
 
 
@@ -178,7 +178,7 @@ def test_sigterm_is_told_within_the_block_and_the_handler_before_comes_back() ->
         with NodeNotices().listen(into(told)):
             os.kill(os.getpid(), signal.SIGTERM)
             why, node = told.get(timeout=10)
-            assert "told to end by others than regrow (SIGTERM)" in why
+            assert "terminated by another program than regrow (SIGTERM)" in why
             assert not node
         assert not heard
         os.kill(os.getpid(), signal.SIGTERM)

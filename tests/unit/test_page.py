@@ -388,7 +388,7 @@ def test_what_a_station_serves_is_shown(root: Path) -> None:
         experiment="night-1", trial=3, step=1, metric="score", value=0.5, since=0.0
     )
     state = ServerStatus(url="http://127.0.0.1:8100", main=main, refused="night-2: <b>trial</b> 0")
-    trouble = ServerStatus(trouble="serve.port: 8100 cannot be had")
+    trouble = ServerStatus(trouble="serve.port: 8100 cannot be used")
     served = [
         Serving(name="night", running=True, status=state),
         Serving(name="etl", running=True, status=trouble),
@@ -397,5 +397,5 @@ def test_what_a_station_serves_is_shown(root: Path) -> None:
     assert "http://127.0.0.1:8100" in text
     assert "night-1, trial 3" in text
     assert "&lt;b&gt;trial&lt;/b&gt; 0" in text
-    assert "serve.port: 8100 cannot be had" in text
+    assert "serve.port: 8100 cannot be used" in text
     assert 'id="served"' not in reader(root).get("/").text

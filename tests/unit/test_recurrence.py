@@ -137,8 +137,8 @@ for given in ({"cron": "0 0 30 2 *"}, *({"rrule": f"FREQ=DAILY;{rest}"} for rest
 def test_times_that_never_come_are_told() -> None:
     done = subprocess.run([sys.executable, "-c", NEVER], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "says no times (failed to find next date)",
-        "says no times (RRULE UNTIL values must be specified in UTC when DTSTART is timezone-aware)",
+        "has no times (failed to find next date)",
+        "has no times (RRULE UNTIL values must be specified in UTC when DTSTART is timezone-aware)",
         "never comes",
         "has no next time that is found within 0.5 s",
     ], "and the last search ends with its process"

@@ -393,7 +393,7 @@ class TestByRLlib:
         assert check_frameworks(spec(rllib=own, space=more)).resources == Resources(
             children=Children(cpu=2.5)
         )
-        pool = {"map_batches_kwargs": {"compute": {"constant": "a pool of one's own"}}}
+        pool = {"map_batches_kwargs": {"compute": {"constant": "a custom pool"}}}
         assert check_frameworks(spec(rllib=own, space=pool)).resources == Resources(
             children=Children(cpu=1)
         )

@@ -325,7 +325,7 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(
             UserError,
-            match=rf"--port: {port} cannot be had \(.*in use.*\); name another one, or 0 for any",
+            match=rf"--port: {port} cannot be used \(.*in use.*\); name another one, or 0 for any",
         ):
             served(Places.at(str(tmp_path)), asked("kept", port))
 

@@ -151,7 +151,7 @@ def test_what_runs_in_slices_of_time_or_events_is_what_runs_at_once() -> None:
 
 
 def test_a_sampler_that_runs_out_lets_the_paused_go_on() -> None:
-    """Nobody knows how many a grid of one's own has: that nothing more comes is found when it is
+    """Nobody knows how many a custom grid has: that nothing more comes is found when it is
     asked.
     """
     found = run(1, search=f"{__name__}:Three", schedule={"asha": {"type": "promotion"}})

@@ -291,7 +291,7 @@ def test_a_function_of_the_user_ends_a_trial(runs: Runs) -> None:
     assert (finished.ended.outcome, finished.ended.step, finished.ended.message) == (
         "done",
         4,
-        "its stop function says so",
+        "its stop function returned true",
     )
     assert asked == [(0, -1.0), (0, -2.0), (0, -3.0), (0, -4.0)]
 

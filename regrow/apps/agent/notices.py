@@ -46,7 +46,7 @@ class Notices:
     def why(self) -> str | None:
         """The reason to leave; None: none."""
         if self._signal is not None:
-            return f"it was told to leave ({signal.Signals(self._signal).name})"
+            return f"it received {signal.Signals(self._signal).name}"
         if self._cloud is not None:
             return self._cloud
         if self._ends is not None and time.time() > self._ends - ENDS_SECONDS:

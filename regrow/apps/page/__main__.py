@@ -100,7 +100,7 @@ def _listening(
     try:
         made = addresses.listen(host, port or 0)
     except (OSError, OverflowError) as error:
-        raise UserError(f"--port: {port} cannot be had ({error})") from None
+        raise UserError(f"--port: {port} cannot be used ({error})") from None
     sys.stdout.write(f"{known.shown('page', f'http://127.0.0.1:{made[0].getsockname()[1]}')}\n")
     sys.stdout.flush()
     return made

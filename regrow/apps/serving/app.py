@@ -289,7 +289,7 @@ def _describe(model: LoadedCheckpoint) -> dict[str, Any]:
 def _describe_errors(error: ValidationError) -> list[dict[str, Any]]:
     """Return what is wrong with the inputs, without their values, which may be large."""
     if error.error_count() > MOST_LISTED:
-        message = f"{error.error_count()} values are wrong; send fewer to be told which"
+        message = f"{error.error_count()} values are wrong; send fewer to see which"
         return [{"type": "too_many_errors", "loc": ["body"], "msg": message}]
     listed = error.errors(include_url=False, include_context=False, include_input=False)[
         :MOST_ERRORS

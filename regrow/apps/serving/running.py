@@ -49,7 +49,7 @@ class Listeners:
             sockets = addresses.listen(host, port)
         except (OSError, OverflowError) as error:
             raise UserError(
-                f"--port: {port} cannot be had ({error}); name another one, or 0 for any that is"
+                f"--port: {port} cannot be used ({error}); name another one, or 0 for any that is"
                 " free"
             ) from None
         return cls(host=host, port=sockets[0].getsockname()[1], sockets=sockets)

@@ -32,7 +32,7 @@ UNHEARD_SECONDS = 30.0
 PER_DAY = 3
 """How often a flow run is retried automatically in 24 hours, if its schedule does not set a limit.
 """
-SILENT = "its driver was not heard of any more"
+SILENT = "its driver sent no more signs of life"
 AGAIN = "goes on by itself after its driver was lost"
 _OURS: Any = {"prefect.resource.role": "flow", "prefect.resource.name": FLOW}
 _ENDS = (
@@ -73,7 +73,7 @@ def automations() -> list[AutomationCore]:
         ),
         automation(
             "a run that is not heard of any more has crashed",
-            f"A driver says every {HEARTBEAT_SECONDS} s that it lives; its machine may be gone.",
+            f"A driver sends a sign of life every {HEARTBEAT_SECONDS} s; its machine may be gone.",
             ChangeFlowRunState(state=StateType.CRASHED, name=None, message=SILENT, force=False),
             after={"prefect.flow-run.heartbeat"},
             for_each={"prefect.resource.id"},

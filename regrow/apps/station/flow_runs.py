@@ -34,7 +34,7 @@ from regrow.tasks.errors import RegrowError, UserError
 
 _RETRIED = "AwaitingRetry"
 _STILL_THERE = (
-    "its driver is still there, and was not heard: it was suspended, or could not reach Prefect"
+    "its driver still runs, but sent no signs of life: it was suspended, or could not reach Prefect"
 )
 
 

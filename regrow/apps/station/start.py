@@ -49,8 +49,8 @@ def start(places: Places, *, s3: Path | None = None, host: str | None = None) ->
     began, folder = time.monotonic(), record.folder_of(places.writable())
     if (found := record.find(places)) is not None:
         yield (
-            f"a station runs on {places.root} already, process {found.pid}; `regrow status` tells"
-            " of it"
+            f"a station runs on {places.root} already, process {found.pid}; `regrow status` shows"
+            " it"
         )
         return
     _check_prefect(places)
@@ -67,7 +67,7 @@ def start(places: Places, *, s3: Path | None = None, host: str | None = None) ->
     yield from station.pages(passwords.make(places.services).shown)
     if where is not None:
         yield from _how_to_hand_on(places, station, where)
-    yield "`regrow run` starts there now; `regrow status` tells of it, `regrow down` ends it"
+    yield "`regrow run` starts there now; `regrow status` shows it, `regrow down` ends it"
 
 
 def _how_to_hand_on(places: Places, station: Station, where: str) -> Iterator[str]:

@@ -131,7 +131,7 @@ class Supervisor:
         lock = locks.acquire(self._folder / "station.lock", wait=2.0)
         if lock is None:
             raise UserError(
-                f"a station runs on {self._places.root} already; `regrow status` tells of it"
+                f"a station runs on {self._places.root} already; `regrow status` shows it"
             )
         with lock:
             killed = read_record(self._folder / "station.json")  # by a supervisor that was killed

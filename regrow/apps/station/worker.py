@@ -188,7 +188,7 @@ class Worker:
                 self._failed(
                     client,
                     found[run],
-                    "its driver ended before it began; the station's logs/drivers.log says more",
+                    "its driver ended before it began; see the station's logs/drivers.log",
                 )
         waiting = [
             one for run, one in found.items() if run not in self._handed and self._tries.is_due(run)

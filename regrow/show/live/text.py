@@ -149,7 +149,7 @@ def judged(history: History) -> str | None:
     if first == history.spec.max_steps:
         return f"no step from {early} on is seen to tell the end: no trial is stopped early"
     if early == late:
-        return f"step {early} tells the end: trials are judged from there on"
+        return f"step {early} predicts the final results: trials are judged from there on"
     return f"step {early} is not seen to tell the end: trials are first judged at {late}"
 
 

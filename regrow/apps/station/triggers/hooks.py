@@ -41,7 +41,7 @@ def router(places: Places) -> APIRouter:
             secret = hooks.known(places).get(name)
         except RegrowError:
             raise HTTPException(
-                503, "the secrets of hooks cannot be read; `regrow status` there says why"
+                503, "the secrets of hooks cannot be read; `regrow status` there shows why"
             ) from None
         if not secret:
             raise HTTPException(404, f"there is no hook {name!r}")
