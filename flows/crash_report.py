@@ -38,11 +38,10 @@ MOST_SECONDS = 120.0
 
 @contextmanager
 def prepare(places: Places, name: str) -> Iterator[None]:
-    """Within the block, make sure that MLflow and Prefect are told if this process ends, however it
-    does, or if the block raises.
+    """Within the block, make sure that MLflow and Prefect record the end of this process, whatever
+    ends it, and an error of the block.
 
-    They are also told, by the next command or the station, if `mark_pending` was called within the
-    block.
+    After a call of `mark_pending` within the block, the next command or the station records it.
     """
     marker = _marker(places, name)
     private_files.folder(marker.parent)

@@ -1,7 +1,7 @@
 """A session without a cluster: the calling process itself runs the trials, one call after another.
 
 The coordinator is the one of all sessions, and so is its log. It starts a trial only when it is
-asked for one. MLflow hears of it once the process has ended, however it does.
+asked for one. MLflow has it once the process has ended, however that ends.
 """
 
 from __future__ import annotations

@@ -321,7 +321,7 @@ def test_keys_of_ours_have_a_place_in_a_sweep_file() -> None:
         0.1,
     )
     assert taken.env == {"A": "b", "REGROW_WANDB_PACKAGE": "standin"}
-    with pytest.raises(SpecError, match=r"regrow\.metric: .*is said by the sweep's own keys"):
+    with pytest.raises(SpecError, match=r"regrow\.metric: .*is set by the sweep's own keys"):
         spec(regrow={"metric": "acc"})
 
 

@@ -1,4 +1,4 @@
-"""Words that docstrings, comments and names of the product do without: CONTRIBUTING.md says what to
+"""Words that docstrings, comments, names and pages do without: CONTRIBUTING.md says what to
 write instead.
 """
 
@@ -14,8 +14,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 AVOIDED = re.compile(
-    r"\b(somebody|is told|says so|goes on|of (?:the user's|one's) own|that is there|who wants)\b"
+    r"\b(somebody|is told|are told|says so|tells so|goes on|of (?:the user's|one's) own|that is there"
+    r"|who wants|hears (?:of|that)|is said)\b"
 )
+_CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+"""What is shown as code on a page."""
 NAMED = ("regrow", "search", "tasks", "infra", "flows")
 """Folders whose names are looked at; without the links to the others in `regrow`."""
 NAMES = {"told", "_told", "said", "_said"}
@@ -68,6 +71,16 @@ def test_docstrings_and_comments_are_in_plain_words() -> None:
         for file in sorted((ROOT / folder).rglob("*.py"))
         for line, text in texts(file.read_text())
         for match in AVOIDED.finditer(text)
+    ]
+    assert found == []
+
+
+def test_pages_are_in_plain_words() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks/README.md"]
+    found = [
+        f"{page.relative_to(ROOT)}: {match[0]}"
+        for page in sorted(pages)
+        for match in AVOIDED.finditer(" ".join(_CODE.sub("", page.read_text()).split()))
     ]
     assert found == []
 

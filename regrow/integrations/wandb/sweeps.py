@@ -201,7 +201,7 @@ def _with_ours(spec: dict[str, Any], given: Any) -> dict[str, Any]:
     for key in given:
         if key in _SAID:
             raise SpecError(
-                f"{OURS}.{key}", given[key], "is said by the sweep's own keys", "leave it out"
+                f"{OURS}.{key}", given[key], "is set by the sweep's own keys", "leave it out"
             )
     both = {
         key: {**spec[key], **value}

@@ -104,7 +104,7 @@ _premises: list[Premises] = []
 
 
 def _begin(premises: Premises) -> None:
-    """Begin a process of the pool: it ends with the command, which alone hears of a Ctrl-C."""
+    """Begin a process of the pool: it ends with the command, which alone receives a Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     make_importable(premises.spec)
     _premises.append(premises)
