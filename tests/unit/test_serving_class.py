@@ -8,6 +8,8 @@ import dataclasses
 import os
 import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +21,7 @@ import pytest
 import regrow as rg
 from regrow.apps.serving import image
 from regrow.apps.serving.child import tried
-from regrow.apps.serving.messages import TOKEN, Setup
+from regrow.apps.serving.messages import METRICS_FOLDER, TOKEN, Setup
 from regrow.apps.serving.mlflow_model import MODEL, ServedMlflowModel
 from regrow.apps.serving.replicas import Replicas
 from regrow.apps.serving.running import token_in
@@ -333,6 +335,28 @@ def test_the_end_of_a_process_is_noticed_although_it_forked_another(tmp_path: Pa
     assert refused is not None
     assert "ended (exit code 3)" in refused.why
     assert time.monotonic() - began < 50
+
+
+@pytest.mark.parametrize("lacks", ["space", "the folder", ""])
+def test_counting_goes_on_where_no_file_for_it_can_be_made(tmp_path: Path, lacks: str) -> None:
+    text = """import resource, sys
+from regrow.apps.serving.metrics import Metrics
+if sys.argv[1] == "space":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+counted = Metrics()
+counted.reserve()
+counted.answered("1", 500, 0.1)
+counted.batch("1", 2)
+print(counted.text().decode())
+"""
+    folder = tmp_path / "gone" if lacks == "the folder" else tmp_path
+    given = {**os.environ, METRICS_FOLDER: str(folder)}
+    printed = subprocess.check_output([sys.executable, "-c", text, lacks], env=given, text=True)
+    assert 'regrow_serve_errors_total{trial="1"} 1.0' in printed
+    files = [file.stat() for file in tmp_path.iterdir()]
+    assert len(files) == (0 if lacks else 2)
+    # Without its blocks, a mapped file on a full disk ends the process that writes to it.
+    assert all(one.st_blocks * 512 >= one.st_size > 0 for one in files)
 
 
 def test_an_experiment_that_is_not_there_is_told(tmp_path: Path) -> None:
