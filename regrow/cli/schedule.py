@@ -286,8 +286,8 @@ def _span(text: str | None) -> float | str | None:
 
 
 def _absolute(pattern: Any, folder: Path) -> Any:
-    """Return a pattern as an absolute path, as the station runs elsewhere; URLs unchanged."""
-    if not isinstance(pattern, str) or "://" in pattern:
+    """Return a pattern as an absolute path, as the station runs elsewhere; "" and URLs are kept."""
+    if not isinstance(pattern, str) or "://" in pattern or not pattern:
         return pattern
     return str(folder / expanded(pattern))
 

@@ -23,6 +23,9 @@ TRIGGERS = ("files", "after", "event", "hook")
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9][A-Za-z0-9_+-]*)*")
 """Form of a name in the time zone database: Europe/Zurich, UTC, Etc/GMT+3."""
 
+_ANYONES = "prefect.artifact."
+"""Beginning of the events that do not say whose run caused them, and that each run causes."""
+
 
 class When(Part):
     """When it starts automatically, for `regrow schedule`; ignored by a run that is started by
@@ -85,6 +88,10 @@ class When(Part):
         if self.timezone is not None and not _ZONE.fullmatch(self.timezone):
             hint = "write a name of the time zone database, such as Europe/Zurich or UTC"
             raise SpecError("when.timezone", self.timezone, "is no name of a time zone", hint)
+        if (self.event or "").endswith("*") and _ANYONES.startswith(str(self.event)[:-1]):
+            problem = "is also what its own runs report, and each would start the next"
+            hint = "write more of the name, such as shop.order.*"
+            raise SpecError("when.event", self.event, problem, hint)
         if self.keep is not None and self.each == "continue":
             problem, hint = "is for experiments of their own", "leave it out, or write each: new"
             raise SpecError("when.keep", self.keep, problem, hint)

@@ -171,6 +171,9 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
         ({"every": "soon"}, '--every: "soon"'),
         ({"cron": "0 2 * * *", "every": "2h"}, "--every: .*stands beside cron"),
         ({"cron": "0 2 * * *", "each": "continue", "keep": 2}, "--keep: .*each: new"),
+        ({"on_files": ""}, '--on-files: "": is empty'),
+        ({"on_event": "*"}, '--on-event: "\\*": is also what its own runs report'),
+        ({"on_event": "prefect.*"}, "--on-event: .*write more of the name"),
         ({"on_files": "s3://bucket-alone"}, "--on-files: .*cannot be listed: .*is a bucket"),
     ],
 )

@@ -293,8 +293,8 @@ def test_events_that_come_late_or_in_crowds_are_found_once_also_by_another_watch
 ) -> None:
     now, name = time.time(), f"crowd.{uuid4().hex}"
 
-    def told(count: int, ago: float) -> list[str]:
-        resource = Resource({"prefect.resource.id": "x"})
+    def told(count: int, ago: float, about: str = "x") -> list[str]:
+        resource = Resource({"prefect.resource.id": about})
         occurred: Any = datetime.fromtimestamp(now - ago, UTC)
         made = [
             Event(event=f"{name}.came", resource=resource, occurred=occurred) for _ in range(count)
@@ -321,6 +321,10 @@ def test_events_that_come_late_or_in_crowds_are_found_once_also_by_another_watch
     assert sorted(found(trigger, len(crowd))) == sorted(crowd)
     late = told(2, ago=1800)
     assert found(EventsTrigger(client, f"{name}.*"), 2) in (late, late[::-1])
+    for own in ("prefect.deployment.7", "regrow.experiment.a", "regrow.experiment.a-2026-11-29T02"):
+        told(1, ago=0, about=own)  # what a run reports would start the next one
+    others = told(1, ago=0, about="regrow.experiment.ab")
+    assert found(EventsTrigger(client, f"{name}.*", "a", "7"), 1) == others
 
 
 def test_a_server_that_is_killed_meanwhile_is_waited_for(

@@ -8,15 +8,20 @@ import dataclasses
 import os
 import resource
 import socket
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import regrow as rg
 from regrow.apps.serving import image
-from regrow.apps.serving.messages import TOKEN, Setup
+from regrow.apps.serving.child import tried
+from regrow.apps.serving.messages import METRICS_FOLDER, TOKEN, Setup
 from regrow.apps.serving.mlflow_model import MODEL, ServedMlflowModel
 from regrow.apps.serving.replicas import Replicas
 from regrow.apps.serving.running import token_in
@@ -171,6 +176,16 @@ def test_a_warm_up_raises_what_the_model_does() -> None:
         Computing(Double, Path(), {"by": "no number"}, Double.Input(x=1.5))
 
 
+@pytest.mark.parametrize("returned", [{"x": 1}, "a", b"a", {1}, SimpleNamespace(columns=["x"])])
+def test_what_is_no_list_of_outputs_is_an_error_of_the_model(returned: Any) -> None:
+    class Odd(Double):
+        def predict(self, inputs: list[Any]) -> Any:
+            return returned
+
+    with pytest.raises(TypeError, match="return a list, one output for each input"):
+        Computing(Odd, Path(), {"by": 2}, Double.Input(x=1.5))
+
+
 def test_a_model_is_loaded_tried_and_called_in_one_thread() -> None:
     threads: list[int] = []
 
@@ -247,6 +262,10 @@ def test_a_token_is_made_once_for_its_owner_alone_unless_a_long_one_is_given(
         with pytest.raises(UserError, match=f"{TOKEN} is too short to be a secret") as told:
             token_in(file)
         assert "'short'" not in str(told.value)
+    for odd in ("geheimnis-größer-16", "two\nlines-of-a-token", "bytes-\udcff\udcfe-0123456789"):
+        monkeypatch.setenv(TOKEN, odd)
+        with pytest.raises(UserError, match=f"{TOKEN} has characters that no header carries"):
+            token_in(file)
     monkeypatch.delenv(TOKEN)
     assert token_in(file) == file
     assert file.stat().st_mode & 0o777 == 0o600
@@ -256,6 +275,10 @@ def test_a_token_is_made_once_for_its_owner_alone_unless_a_long_one_is_given(
     token_in(file)
     assert os.environ[TOKEN] == made
     monkeypatch.delenv(TOKEN)
+    (damaged := tmp_path / "damaged").write_bytes(b"\xff\xfe\0 0123456789abcdef")
+    with pytest.raises(UserError, match=f"the token in {damaged} has characters"):
+        token_in(damaged)
+    assert TOKEN not in os.environ
     with pytest.raises(UserError, match=f"no token can be kept in .*set {TOKEN}"):
         token_in(file / "below-a-file")
 
@@ -301,6 +324,39 @@ def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None
     with pytest.raises(UserError, match="there is no file"):
         replicas.start(stop=stop)
     late.cancel()
+
+
+def test_the_end_of_a_process_is_noticed_although_it_forked_another(tmp_path: Path) -> None:
+    text = "import os, time\nif os.fork():\n    os._exit(3)\ntime.sleep(60)\n"
+    (tmp_path / "forks.py").write_text(text)
+    began = time.monotonic()
+    setup = Setup(experiment="a", model="forks.py:A", code=str(tmp_path))
+    refused = tried(setup, None, None, 600.0)
+    assert refused is not None
+    assert "ended (exit code 3)" in refused.why
+    assert time.monotonic() - began < 50
+
+
+@pytest.mark.parametrize("lacks", ["space", "the folder", ""])
+def test_counting_goes_on_where_no_file_for_it_can_be_made(tmp_path: Path, lacks: str) -> None:
+    text = """import resource, sys
+from regrow.apps.serving.metrics import Metrics
+if sys.argv[1] == "space":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+counted = Metrics()
+counted.reserve()
+counted.answered("1", 500, 0.1)
+counted.batch("1", 2)
+print(counted.text().decode())
+"""
+    folder = tmp_path / "gone" if lacks == "the folder" else tmp_path
+    given = {**os.environ, METRICS_FOLDER: str(folder)}
+    printed = subprocess.check_output([sys.executable, "-c", text, lacks], env=given, text=True)
+    assert 'regrow_serve_errors_total{trial="1"} 1.0' in printed
+    files = [file.stat() for file in tmp_path.iterdir()]
+    assert len(files) == (0 if lacks else 2)
+    # Without its blocks, a mapped file on a full disk ends the process that writes to it.
+    assert all(one.st_blocks * 512 >= one.st_size > 0 for one in files)
 
 
 def test_an_experiment_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from regrow.apps.station import start
 from regrow.apps.station.parts import StationPart
 from regrow.apps.station.supervisor import RunningPart, Supervisor
 from regrow.apps.station.worker import UNFINISHED, Worker
@@ -63,3 +64,17 @@ def test_a_worker_asks_drivers_to_end_where_it_cannot_write(places: Places) -> N
         worker._children = [driver]
         worker._end_drivers()
     assert driver.returncode == -signal.SIGTERM
+
+
+def test_an_interrupted_start_says_that_the_station_continues_to_start(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start, "spawn", lambda *_, **__: None)
+    monkeypatch.setattr(start, "_await", interrupted)
+    lines = start.start(places)
+    assert "continues to start; `regrow status` shows it" in next(lines)
+    with pytest.raises(KeyboardInterrupt):
+        next(lines)

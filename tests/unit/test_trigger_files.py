@@ -98,6 +98,7 @@ def test_a_pattern_finds_files_and_nothing_can_be_told_of_a_folder_that_is_not_t
     for name in ("a.csv", "b.txt", "below/c.csv", "below/deep/d.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text("1")
+    (tmp_path / "below/again").symlink_to(".")  # the same files at longer paths, without end
 
     def names(pattern: str) -> list[str] | None:
         there = listed(str(tmp_path / pattern))
@@ -106,8 +107,10 @@ def test_a_pattern_finds_files_and_nothing_can_be_told_of_a_folder_that_is_not_t
     assert names("*.csv") == ["a.csv"]
     assert names("") == ["a.csv", "b.txt"]
     assert names("**/*.csv") == ["a.csv", "below/c.csv", "below/deep/d.csv"]
+    assert names("below/**") == ["below/c.csv", "below/deep/d.csv"]
     assert names("b.txt") == ["b.txt"]
     assert names("*/c.csv") == ["below/c.csv"]
+    assert names("*/*/c.csv") == ["below/again/c.csv"]
     assert names("gone/*.csv") is None
 
 

@@ -29,6 +29,7 @@ from regrow.apps.serving.messages import (
     Setup,
     Wrong,
 )
+from regrow.tasks.process import background
 from regrow.tasks.process.json_lines import JsonLines
 
 SAMPLE_SECONDS = 1.0
@@ -53,7 +54,16 @@ class Child:
                 env={**os.environ, METRICS_FOLDER: setup.metrics},
             )
             failed.pop_all()
+        background.start(self._end, name="child-end")
         self.say(setup)
+
+    def _end(self) -> None:
+        """Kill what the user's code has started once the process has ended. What was forked holds
+        the connection, and nobody would notice the end.
+        """
+        self.process.wait()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def say(self, order: ChildCommand) -> None:
         """Send it an order; if the process is gone, `hear` notices it."""

@@ -87,6 +87,7 @@ class Replica:
     async def serve(self, secret: bytes) -> None:
         """Answer requests until asked to end."""
         loop = asyncio.get_running_loop()
+        self.metrics.reserve()
         sockets = [socket.socket(fileno=descriptor) for descriptor in self.setup.sockets]
         # Before accepting connections: they wait meanwhile, and none fails.
         for chosen in self.setup.chosen:

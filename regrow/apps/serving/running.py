@@ -125,18 +125,25 @@ def token_in(file: Path) -> Path | None:
     """Set REGROW_SERVE_TOKEN in this process from `file`, which is created if it does not exist.
 
     Returns the file; None if the variable is set already. Raises UserError for a token that is too
-    short, and if none can be written.
+    short or that no request could bring, and if none can be written.
     """
     given = os.environ.get(TOKEN)
+    token = (given or "").strip()
     if given is None:
         try:
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             private_files.create(file, secrets.token_hex(SHORTEST_TOKEN))
-            os.environ[TOKEN] = file.read_text().strip()
+            token = file.read_text(errors="replace").strip()
         except OSError as error:
             hint = f"set {TOKEN} (`openssl rand -hex 16` makes one)"
             raise UserError(f"no token can be kept in {file} ({error.strerror}); {hint}") from None
-    if len(os.environ[TOKEN].strip()) < SHORTEST_TOKEN:
-        where = TOKEN if given is not None else f"the token in {file}"
+    where = TOKEN if given is not None else f"the token in {file}"
+    if len(token) < SHORTEST_TOKEN:
         raise UserError(f"{where} is too short to be a secret; `openssl rand -hex 16` makes one")
+    if not (token.isascii() and token.isprintable()):
+        raise UserError(
+            f"{where} has characters that no header carries unchanged; take letters and digits"
+            " (`openssl rand -hex 16` makes one)"
+        )
+    os.environ[TOKEN] = token
     return file if given is None else None

@@ -4,7 +4,7 @@ Errors are reported in one line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ class Computing:
     def run(self, inputs: list[Any]) -> Sequence[Result]:
         """Return each input's result; the inputs of a batch that raises are computed singly."""
         try:
-            outputs = list(self._model.predict(inputs))
+            outputs = _listed(self._model.predict(inputs))
             if len(outputs) != len(inputs):
                 raise ValueError(
                     f"predict returned {len(outputs)} outputs for {len(inputs)} inputs"
@@ -122,6 +122,17 @@ class Computing:
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             return error
         return None if isinstance(result, bytes) else result
+
+
+def _listed(outputs: Any) -> list[Any]:
+    """Return the outputs as a list. Raises TypeError for what would be taken apart into something
+    else than outputs: the keys of a map, the letters of a text, the names of a table's columns.
+    """
+    if isinstance(outputs, Mapping | set | frozenset | str | bytes) or hasattr(outputs, "columns"):
+        raise TypeError(
+            f"predict returned a {type(outputs).__name__}; return a list, one output for each input"
+        )
+    return list(outputs)
 
 
 def example_of(kind: type[Served], sample: str | None) -> BaseModel | None:

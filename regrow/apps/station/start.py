@@ -61,7 +61,14 @@ def start(places: Places, *, s3: Path | None = None, host: str | None = None) ->
     module = "regrow.apps.station.supervisor"
     command = [sys.executable, "-P", "-m", module, "--state", places.root]
     child = spawn(command, log, environment=environment)
-    station = _await(places, child, log)
+    try:
+        station = _await(places, child, log)
+    except KeyboardInterrupt:
+        yield (
+            f"the station of {places.root} continues to start; `regrow status` shows it, `regrow"
+            " down` ends it"
+        )
+        raise
     took = time.monotonic() - began
     yield f"the station of {places.root} is up, after {took:.0f} s"
     yield from station.pages(passwords.make(places.services).shown)

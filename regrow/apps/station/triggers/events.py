@@ -20,6 +20,7 @@ from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFi
 from regrow.apps.station.triggers.journal import Cursor
 from regrow.apps.station.triggers.payloads import acceptable
 from regrow.apps.station.triggers.trigger import GIVEN, Step, since
+from regrow.search.recurrence import experiments_of
 
 LATE_SECONDS = 3600.0
 """How late an event may reach the server."""
@@ -30,6 +31,7 @@ _FAR_EVERY = 30
 _KEEP_SECONDS = 600.0
 """Interval in which the reached time is recorded if there is nothing else to record."""
 _AT = "at"
+_EXPERIMENT = "regrow.experiment."
 _PAGE = 50
 _PAYLOAD_BYTES = 200_000
 
@@ -73,8 +75,12 @@ class EventsTrigger:
 
     interval = 2.0
 
-    def __init__(self, client: SyncPrefectClient, pattern: str) -> None:
+    def __init__(
+        self, client: SyncPrefectClient, pattern: str, schedule: str = "", deployment: str = ""
+    ) -> None:
+        """`schedule`, `deployment`: its name and its id. What its own runs report starts none."""
         self._client, self._pattern = client, pattern
+        self._schedule, self._own = schedule, f"prefect.deployment.{deployment}"
         self._looks = 0
         self._reached: float | None = None
 
@@ -91,7 +97,11 @@ class EventsTrigger:
         # The sender's clock may be ahead. The upper limit is uncritical, since seen events are
         # recognized by their ids.
         found = read(self._client, self._pattern, start, now + LATE_SECONDS)
-        new = [event_data(event) for event in found if str(event.id) not in cursor]
+        new = [
+            event_data(event)
+            for event in found
+            if str(event.id) not in cursor and not self._is_own(event)
+        ]
         self._looks, self._reached = self._looks + 1, now
         if not new and now - known < _KEEP_SECONDS:
             return None
@@ -103,6 +113,17 @@ class EventsTrigger:
         return Step(
             put={_AT: now, **{event["id"]: event["time"] for event in new}}, drop=old, events=new
         )
+
+    def _is_own(self, event: Event) -> bool:
+        """Return whether it is about the schedule, one of its runs, or one of its experiments."""
+        for resource in event.involved_resources:
+            name = resource.id.removeprefix(_EXPERIMENT)
+            if resource.id == self._own or (
+                name != resource.id
+                and (name == self._schedule or experiments_of(self._schedule, [name]))
+            ):
+                return True
+        return False
 
 
 def _time(t: float) -> Any:

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -121,7 +121,7 @@ def _files(pattern: str) -> dict[str, Found] | None:
         return None
     os.scandir(base).close()  # glob silently ignores a folder that it may not read
     found = {}
-    for path in glob.iglob(full, recursive=True):
+    for path in _matches(full):
         try:
             status = os.stat(path)
         except FileNotFoundError:  # removed in the meantime
@@ -138,6 +138,35 @@ def _files(pattern: str) -> dict[str, Found] | None:
                 problem="" if is_unicode(path) else _NOT_UTF8,
             )
     return found
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Yield the paths that match. Unlike `glob`, which goes round a link to a folder above it 40
+    times, and with two such links for years, `**` enters no folder inside of itself.
+    """
+    if pattern.endswith("/**"):
+        pattern += "/*"
+    head, mark, rest = pattern.partition("/**/")
+    if not mark:
+        yield from glob.iglob(pattern)
+        return
+    for top in glob.iglob(head) if head else ["/"]:
+        for folder in _folders(top):
+            yield from _matches(os.path.join(glob.escape(folder), rest))
+
+
+def _folders(top: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
+    """Yield a folder and those below it that are not hidden. `above`: marks of those above it."""
+    try:
+        status = os.stat(top)
+        with os.scandir(top) as entries:
+            below = [one.path for one in entries if one.name[0] != "." and one.is_dir()]
+    except OSError:  # no folder, or one that may not be read
+        return
+    if (own := (status.st_dev, status.st_ino)) not in above:
+        yield top
+        for folder in below:
+            yield from _folders(folder, above | {own})
 
 
 def _objects(pattern: str) -> dict[str, Found]:

@@ -70,7 +70,7 @@ class Schedule:
             case "after":
                 return EndingsTrigger(places, given)
             case _:
-                return EventsTrigger(client, given)
+                return EventsTrigger(client, given, self.name, self.id)
 
 
 def schedules(client: SyncPrefectClient) -> list[Schedule]:
