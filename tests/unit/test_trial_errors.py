@@ -293,7 +293,8 @@ def test_text_of_numpy_or_of_an_enumeration_names_a_metric(
     Name = enum.Enum("Name", {"SCORE": "score"}, type=str)  # noqa: N806 - a class
 
     def train(trial: Trial) -> None:
-        trial.report({Name.SCORE: 1.0, np.str_("loss"): 2.0})
+        odd: dict[Any, float] = {Name.SCORE: 1.0, np.str_("loss"): 2.0}
+        trial.report(odd)
 
     assert attempt(office, train).ended.outcome == "done"
     assert [row.metrics for _, row in kept(office.events)[0]] == [{"score": 1.0, "loss": 2.0}]
