@@ -169,7 +169,7 @@ def _written(history: History, file: Path) -> dict[str, Any]:
 
 def _tries_all(spec: Spec) -> bool:
     """Return whether every configuration is tried anyway, so that none can be set to come first."""
-    return not spec.own_sampler and samplers.size(spec.search, spec.setting) is not None
+    return not spec.own_sampler and samplers.size(spec.resolved.search, spec.setting) is not None
 
 
 def _origin(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from regrow.search.bounds import LONGEST
 from regrow.search.events import Place, Started
 from regrow.search.needs import ClusterPrice
 from regrow.search.planning.market import Market
@@ -53,13 +54,14 @@ def availability(counts: Sequence[int], gap_seconds: float, workers: int) -> lis
     way into it, and the trace is cyclic, so that not all workers are lost at once. Otherwise the
     first counts[k] workers are up.
 
-    Raises ValueError for an empty trace, a count below 0 and a gap that is not a positive number.
+    Raises ValueError for an empty trace, a count below 0 and a gap that is not positive or
+    longer than 100 years.
     """
     if not counts:
         raise ValueError("the trace is empty")
     if min(counts) < 0:
         raise ValueError(f"there are {min(counts)} machines")
-    if not 0 < gap_seconds < math.inf:
+    if not 0 < gap_seconds <= LONGEST:
         raise ValueError(f"the gap is {gap_seconds:g} seconds")
     single = max(counts) <= 1
     machines = []

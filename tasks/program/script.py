@@ -37,7 +37,14 @@ def report(metrics: Mapping[str, float]) -> None:
         return
     _say(
         address,
-        json.dumps({str(name): value for name, value in metrics.items()}, default=_plain),
+        json.dumps(
+            {
+                # Text of an enumeration is what it says, not its name.
+                name if isinstance(name, str) else str(name): value
+                for name, value in metrics.items()
+            },
+            default=_plain,
+        ),
     )
 
 

@@ -64,10 +64,12 @@ def clean(
         hint = f"did you mean {near[0]!r}?" if near else seen
         raise refused(f"{MISSING.format(objective)}; {hint}")
     clean: dict[str, float | None] = {}
-    for name, value in metrics.items():
-        if type(name) is not str:
-            kind = type(name).__name__
-            raise refused(f"the metric {name!r} ({kind}) is no name; name metrics by text")
+    for key, value in metrics.items():
+        if not isinstance(key, str):
+            kind = type(key).__name__
+            raise refused(f"the metric {key!r} ({kind}) is no name; name metrics by text")
+        # Text of NumPy or of an enumeration is a subclass.
+        name = key if type(key) is str else str.__str__(key)
         if len(name) > MOST_CHARACTERS or not name.isascii():
             _check_name(name, where)
         number = value if type(value) is float else number_of(value)

@@ -273,12 +273,10 @@ class Trial(MediaLog):
             if self._over() or (self._alone and saved):
                 self.cut_short = not self.complete
                 return
-            self._current = self._step + 1
-            yield self._current
-            if self._step < self._current:
-                raise ReportError(
-                    f"step {self._current} was not reported; call trial.report once a step"
-                )
+            self._current = step = self._step + 1
+            yield step
+            if self._step < step:
+                raise ReportError(f"step {step} was not reported; call trial.report once a step")
             self._current = None
 
     def report(self, metrics: Mapping[str, float], checkpoint: Save | None = None) -> None:

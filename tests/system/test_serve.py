@@ -274,6 +274,9 @@ def test_what_is_exported_for_a_container_answers_without_the_experiment(tmp_pat
         kept = Kept(LocalStore(desk.folder / ".regrow" / "kept"))
         kept.best(0.9, broken=True)
         to_write = ("export", "kept", "--image", "image", "--model", "serve.py:Model")
+        told = desk.run(*to_write[:-1], "serve.py:json", expect=2).stderr
+        assert told.startswith("regrow: --model: serve.py:json is no subclass of rg.Served")
+        assert len(told.splitlines()) == 1
         told = desk.run(*to_write, expect=2).stderr
         assert re.search(
             r"Traceback .*the class does not load the checkpoint: ValueError: this checkpoint is broken",

@@ -289,6 +289,18 @@ def test_a_copy_is_ready_to_run_and_begins_with_the_best_configuration(
     }
 
 
+def test_a_copy_of_one_whose_search_was_chosen_for_it_leaves_the_choice_open_too(
+    places: Places, tmp_path: Path
+) -> None:
+    chosen = exported.simulation(name="chosen", search="auto", schedule="auto")
+    exported.keep(Path(places.root), chosen.run().events)
+    cp("chosen", tmp_path / "again.yaml")
+    again = read_spec(tmp_path / "again.yaml")
+    assert (again.search, again.schedule) == ("auto", "auto")
+    assert len(again.points) == 1
+    assert [start.experiment for start in again.warm_start] == ["chosen"]
+
+
 def test_a_copy_overwrites_neither_a_file_nor_an_experiment(places: Places, tmp_path: Path) -> None:
     (tmp_path / "kinds-2.yaml").write_text("mine")
     cp("kinds")

@@ -167,6 +167,11 @@ def test_what_is_fixed_in_the_space_selects_in_a_table_that_has_it_and_needs_no_
         ([(0.0, 3, "mlp", 1, 0.9, 0.1, 1)], COLUMNS, "line 2: lr is 0, which has no logarithm"),
         ([(-1, 3, "mlp", 1, 0.9, 0.1, 1)], COLUMNS, "line 2: lr is -1, which has no logarithm"),
         ([(0.01, 3, "mlp", 1, 0.9, 0.1, -1)], COLUMNS, "line 2: seconds is -1, below 0"),
+        (
+            [(0.01, 3, "mlp", 1, 0.9, 0.1, 1e308)],
+            COLUMNS,
+            "line 2: seconds is 1e+308, more than 100 years",
+        ),
         ([(0.01, 3, "mlp", 1)], COLUMNS, "line 2: loss is missing"),
         ([(0.01, 3, "mlp", 1, 0.9, 0.1, 1), (0.01,)], COLUMNS, "line 3: "),
     ],
@@ -267,6 +272,8 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
         '{"metadata": {"gap_seconds": 0}, "data": [1, 0]}',
         '{"metadata": {"gap_seconds": -5}, "data": [1, 0]}',
         '{"metadata": {"gap_seconds": NaN}, "data": [1, 0]}',
+        '{"metadata": {"gap_seconds": 1e308}, "data": [1, 0]}',
+        "[" * 100_000,
         '{"metadata": {"gap_seconds": 60}, "data": [1, -1]}',
     ],
 )

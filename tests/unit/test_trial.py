@@ -88,6 +88,20 @@ def test_phases_go_on_one_after_the_other(make_office: MakeOffice, attempt: Atte
     assert [e.step for e in office.events if isinstance(e, Decided)] == [1, 3]
 
 
+def test_a_loop_within_the_loop_does_the_steps_of_both(
+    make_office: MakeOffice, attempt: Attempting
+) -> None:
+    office = make_office(max_steps=3)
+
+    def nested(trial: Trial) -> None:
+        for _ in trial.steps():
+            for step in trial.steps():
+                trial.report({"score": step})
+
+    assert attempt(office, nested).ended.outcome == "done"
+    assert steps(office) == [1, 2, 3]
+
+
 def test_a_rung_at_the_end_of_a_phase_is_judged_before_the_next(
     make_office: MakeOffice, attempt: Attempting
 ) -> None:

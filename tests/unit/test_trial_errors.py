@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from regrow.tasks.ports.store import Unavailable
 from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import Attempting, steps
 from tests.unit.office import MakeOffice
+from tests.unit.programs import Programs
 from tests.unit.told import kept
 
 
@@ -282,6 +284,28 @@ def test_other_metrics_that_are_no_numbers_are_left_out_and_told_once(
     ]
     assert [line.split("'")[1] for line in told] == list(others)
     assert told[0] == "trial 0: 'text' is not recorded: it is 'high' (str), not a number"
+
+
+def test_text_of_numpy_or_of_an_enumeration_names_a_metric(
+    make_office: MakeOffice, attempt: Attempting, programs: Programs
+) -> None:
+    office = make_office(max_steps=1)
+    Name = enum.Enum("Name", {"SCORE": "score"}, type=str)  # noqa: N806 - a class
+
+    def train(trial: Trial) -> None:
+        odd: dict[Any, float] = {Name.SCORE: 1.0, np.str_("loss"): 2.0}
+        trial.report(odd)
+
+    assert attempt(office, train).ended.outcome == "done"
+    assert [row.metrics for _, row in kept(office.events)[0]] == [{"score": 1.0, "loss": 2.0}]
+    office = programs.office(
+        """
+        import enum, regrow as rg
+        Name = enum.Enum("Name", {"SCORE": "score"}, type=str)
+        rg.report({Name.SCORE: 1.0})
+        """
+    )
+    assert programs.attempt(office).ended.outcome == "done"
 
 
 def test_other_metrics_may_be_missing_or_not_finite(

@@ -13,7 +13,7 @@ import msgspec
 from regrow.apps.serving.child import tried
 from regrow.apps.serving.choosing import candidates
 from regrow.apps.serving.image_server import CODE, KEPT, MODEL, ExportManifest, setup_of
-from regrow.apps.serving.messages import Chosen, Refused
+from regrow.apps.serving.messages import Chosen, Refused, Setup
 from regrow.apps.serving.needs import ImageNeeds
 from regrow.infra.clusters import shipping
 from regrow.infra.log.reading import replayed
@@ -57,6 +57,9 @@ def write(places: Places, name: str, *, model: str, trial: int | None, folder: P
     if trial is not None and trial >= len(history.trials):
         raise UserError(f"--trial: {name!r} has no trial {trial} (it has {len(history.trials)})")
     best = candidates(history, trial)
+    only_class = Setup(experiment=name, model=model, code=str(Path.cwd()))
+    if (wrong := tried(only_class, None, None, TRY_SECONDS)) is not None:
+        raise wrong.error()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name[:50]}-", dir=folder.parent))

@@ -16,6 +16,7 @@ from typing import IO
 import numpy as np
 
 from regrow.infra.machine.given_files import checked
+from regrow.search.bounds import LONGEST
 from regrow.search.planning.curves import Neighbours, RecordedCurve
 from regrow.search.planning.machines import Trace
 from regrow.search.space.domains import Choice, Constant, Float, Int, Json
@@ -141,6 +142,12 @@ class RecordedTable:
         seconds = self._number(line, row, "seconds") if row.get("seconds") else 1.0
         if not seconds >= 0:
             raise UserError(f"{self._path}, line {line}: seconds is {seconds:g}, below 0")
+        seconds *= self._scale
+        if seconds > LONGEST:
+            scaled = f"with the scale of {self._scale:g}, " if self._scale != 1 else ""
+            raise UserError(
+                f"{self._path}, line {line}: {scaled}seconds is {seconds:g}, more than 100 years"
+            )
         # A metric that was not reported at a step, or not finite, is an empty cell: it is omitted
         # unless it is the one that governs the search.
         values = {
@@ -148,7 +155,7 @@ class RecordedTable:
             for name, column in metrics.items()
             if name == self._first or row[column] != ""
         }
-        return values, seconds * self._scale
+        return values, seconds
 
     def _number(self, line: int, row: Mapping[str, str], name: str) -> float:
         if row[name] is None:
@@ -196,7 +203,7 @@ def read_trace(path: Path) -> Trace:
         found.machines(1)  # raises
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         form = '{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0, ...]}'
         raise UserError(
             f"{path} is no trace: {type(error).__name__}: {error}; its form is {form}"
