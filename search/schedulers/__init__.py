@@ -1,5 +1,5 @@
 """Schedulers: which trials continue. The registry; to add a scheduler, write a file beside this one
-and name it here, and nowhere else.
+and name it here; no other code names it.
 """
 
 from __future__ import annotations

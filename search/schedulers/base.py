@@ -218,9 +218,9 @@ class Scheduler:
     """Base class of schedulers. By default every trial runs to its end; override what differs.
 
     `apply` calls one method for each kind of event; a scheduler overrides those it needs. It is
-    constructed with a Setting. Its options are the keyword-only parameters of its class; a
-    SpecError that names one of them is reported as an error of the specification. The class
-    attributes describe what the scheduler needs and does.
+    constructed with a Setting. Its options are the keyword-only parameters of its class; a value
+    must have the type of the default. `options.py` has checks of ranges. A SpecError that names an
+    option is reported as one of the specification. Class attributes state what a scheduler needs.
     """
 
     needs_max_steps = True

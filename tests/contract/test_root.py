@@ -21,7 +21,7 @@ ROOTS: dict[str, Callable[[pytest.FixtureRequest], Root]] = {
     "local": lambda request: open_root(str(request.getfixturevalue("tmp_path") / "state")),
     "s3": lambda request: open_root(request.getfixturevalue("s3")),
 }
-REGISTERED = ("local", "s3")
+REGISTERED = [name for name in ROOTS if name != "memory"]
 
 
 @pytest.fixture(params=ROOTS)
@@ -119,7 +119,7 @@ def test_a_package_brings_a_store_by_an_entry_point(
     places.store("x").create("log/1", b"x")
     assert places.experiments() == ["x"]
     assert pickle.loads(pickle.dumps(places)) == places, "without the adapter"
-    with pytest.raises(UserError, match="give a local path, file:// or s3:// or toy://"):
+    with pytest.raises(UserError, match=r"give a local path, file:// or s3:// or .*toy://"):
         open_root("gs://bucket")
 
 

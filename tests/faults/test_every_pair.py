@@ -36,6 +36,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
 } | {
     "asha": {"reduction_factor": 2},
     "median": {"min_samples_required": 1},
+    "percentile": {"min_samples_required": 1, "percentile": 50},
     "successive_halving": {"n": 4, "reduction_factor": 2},
     "hyperband": {"reduction_factor": 2},
     "async_hyperband": {"reduction_factor": 2},

@@ -11,22 +11,14 @@ from regrow.search.history import History
 from regrow.search.planning.simulator import FunctionObjective
 from regrow.search.planning.simulator import Simulation as Simulated
 from regrow.search.spec import Spec
+from tests.faults.test_every_pair import SCHEDULERS
 from tests.unit.simulated import SPEC, score
 
 SCHEDULES: list[Any] = [
-    "fifo",
-    "asha",
+    *({name: options} for name, options in sorted(SCHEDULERS.items())),
     {"asha": {"type": "promotion", "reduction_factor": 2}},
     {"asha": {"guard": True, "recheck": True, "reduction_factor": 2}},
-    "hyperband",
-    "successive_halving",
     {"async_hyperband": {"type": "promotion"}},
-    "pasha",
-    {"median": {"min_samples_required": 1}},
-    {"percentile": {"min_samples_required": 1, "percentile": 50}},
-    {"pbt": {"perturbation_interval": 2}},
-    {"pb2": {"perturbation_interval": 2}},
-    {"resource_changing": {"schedule": "asha"}},
 ]
 
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from regrow.apps.page import pictures
+from regrow.search import schedulers
 from regrow.search.bounds import MOST
 from regrow.search.events import Decided
 from regrow.search.lifecycle import TrialState
@@ -22,6 +23,7 @@ from regrow.search.planning.planner import MOST_PASSED
 from regrow.search.step_metric import Filled, stretches
 from regrow.tasks.trial import reporter
 from regrow.tasks.trial.trial import Trial
+from tests.faults.test_every_pair import SCHEDULERS
 from tests.unit import showing
 from tests.unit.attempting import Attempting
 from tests.unit.office import Office, offices
@@ -34,6 +36,10 @@ LATER = (
 SEQUENCES = st.lists(st.none() | LATER, min_size=1, max_size=8)
 EVERY_25 = [25, 50, 75, 100]
 SCHEDULES: dict[str, Any] = {
+    name: {"schedule": {name: options}, "max_steps": 27}
+    for name, options in SCHEDULERS.items()
+    if schedulers.kind(name).layout != "population"  # which `step_metric` does not go with
+} | {
     "fifo": {"schedule": "fifo"},
     "asha": {"schedule": {"asha": {"grace_period": 1, "reduction_factor": 3}}, "max_steps": 27},
     "hyperband": {"schedule": {"async_hyperband": {"reduction_factor": 3}}, "max_steps": 27},

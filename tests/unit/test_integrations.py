@@ -87,6 +87,10 @@ def test_each_integration_has_its_extra_and_its_example() -> None:
     assert set(installed[1].split(",")) == there, "those that `make nightly` installs"
     reference = (ROOT / "docs/reference/python.md").read_text()
     assert [name for name in there if not re.search(rf"\b{name}\b", reference)] == []
+    page = (ROOT / "docs/how-to/frameworks.md").read_text()
+    assert [name for name in there if not re.search(rf"\b{name}\b", page, re.IGNORECASE)] == []
+    restored = page.split("## What is restored")[1].split("\n|---")[1].split("\n\n")[0]
+    assert restored.count("\n") == len(there), "a row for each"
 
 
 def test_an_integration_loads_no_other() -> None:
