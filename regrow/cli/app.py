@@ -7,6 +7,7 @@ import importlib
 import importlib.machinery
 import os
 import platform
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -107,11 +108,6 @@ def _before_any_command(
 
 
 def main() -> None:
-
-    def fail(code: ExitCode, why: object) -> NoReturn:
-        echo(f"regrow: {redacted(one_line(str(why)))}", error=True)
-        sys.exit(code)
-
     os.environ.update(a_home(os.environ))
     # For the pages and servers of commands that start no experiment.
     os.environ.update(direct(os.environ))
@@ -125,42 +121,65 @@ def main() -> None:
             raise InterruptedBySignal from None  # Typer has turned it into an exit code
         raise
     except (UserError, SpecError, Unavailable, Uncreated) as wrong:
-        fail(ExitCode.WRONG_INPUT, wrong)
+        _fail(ExitCode.WRONG_INPUT, wrong)
     except CorruptLog as damaged:
         restored = (
             "" if isinstance(damaged, Contradiction) else ", restore that object from a backup"
         )
-        fail(ExitCode.DAMAGED, f"{damaged}; nothing was overwritten{restored}")
+        _fail(ExitCode.DAMAGED, f"{damaged}; nothing was overwritten{restored}")
     except UserCodeError as theirs:
         echo(theirs.trace, error=True, end="")
-        fail(ExitCode.WRONG_INPUT, theirs)
+        _fail(ExitCode.WRONG_INPUT, theirs)
     except SearchCodeError as theirs:
         echo(user_trace(theirs.__cause__ or theirs), error=True, end="")
-        fail(ExitCode.WRONG_INPUT, theirs)
+        _fail(ExitCode.WRONG_INPUT, theirs)
     except RegrowError as failed:
-        fail(ExitCode.FAILED, failed)
+        _fail(ExitCode.FAILED, failed)
     except BrokenPipeError:  # raised in Typer if the reader of the output has closed it
         to_nowhere(sys.stdout)
         sys.exit(ExitCode.FAILED)
     except Exception as error:  # noqa: BLE001 - any other exception is a bug of regrow
-        if path := _refused(error):
-            fail(ExitCode.WRONG_INPUT, path)
-        if isinstance(error, OSError) and (why := refusal(sys.stdout)) is not None:
-            fail(ExitCode.FAILED, f"standard output cannot be written: {why}")
-        if lacks := exhausted(error):
-            fail(ExitCode.FAILED, f"{lacks}; nothing is lost, `regrow resume` continues")
-        echo(traceback.format_exc(), error=True, end="")
-        if hidden := hidden_module(error):
-            fail(ExitCode.WRONG_INPUT, hidden)
-        echo(
-            "regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume`"
-            " continues",
-            error=True,
-        )
-        sys.exit(ExitCode.FAILED)
+        _end_by(error)
     finally:
         # Skips the last garbage collection, which takes 0.4 s with the objects of Ray and Prefect.
         gc.freeze()
+
+
+def _fail(code: ExitCode, why: object) -> NoReturn:
+    echo(f"regrow: {redacted(one_line(str(why)))}", error=True)
+    sys.exit(code)
+
+
+def _end_by(error: Exception) -> NoReturn:
+    """End by an error that no command expects: the machine's, the user's, or a bug of regrow."""
+    if _interrupted(error):
+        sys.exit(128 + signal.SIGINT)
+    if path := _refused(error):
+        _fail(ExitCode.WRONG_INPUT, path)
+    if isinstance(error, OSError) and (why := refusal(sys.stdout)) is not None:
+        _fail(ExitCode.FAILED, f"standard output cannot be written: {why}")
+    if lacks := exhausted(error):
+        _fail(ExitCode.FAILED, f"{lacks}; nothing is lost, `regrow resume` continues")
+    echo(traceback.format_exc(), error=True, end="")
+    if hidden := hidden_module(error):
+        _fail(ExitCode.WRONG_INPUT, hidden)
+    echo(
+        "regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume`"
+        " continues",
+        error=True,
+    )
+    sys.exit(ExitCode.FAILED)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C caused an error: Pydantic's serializers raise one of their own for it,
+    which may have it in its text alone.
+    """
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _refused(error: BaseException) -> str:

@@ -1,5 +1,5 @@
-"""A user's file in the place of a library is named for an error that comes from it, and not for
-others.
+"""What the command line does with an error of a library: a user's file in the place of the library
+is named, and Ctrl-C is none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, field_serializer
 
+from regrow.cli import app as command
 from regrow.cli.app import hidden_module
 
 
@@ -55,3 +57,22 @@ def test_a_library_in_another_place_is_one(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delitem(sys.modules, "six", raising=False)
     assert hidden_module(raised("import six; six.PY3")) == ""
     del sys.modules["six"]
+
+
+class Interrupted(BaseModel):
+    value: int = 1
+
+    @field_serializer("value")
+    def interrupt(self, value: int) -> int:
+        raise KeyboardInterrupt(value)
+
+
+@pytest.mark.parametrize("how", ["model_dump", "model_dump_json"])
+def test_ctrl_c_in_a_serializer_of_pydantic_is_no_bug(
+    how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pydantic raises an error of its own, without the KeyboardInterrupt as its cause for JSON."""
+    monkeypatch.setattr(command, "app", getattr(Interrupted(), how))
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "")
