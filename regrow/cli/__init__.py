@@ -11,7 +11,7 @@ import sys
 from regrow.cli.exit_codes import ExitCode, deaf
 from regrow.infra.machine.streams import make_sure_of_streams
 from regrow.tasks.process import garbage
-from regrow.tasks.process.interrupted import interrupt
+from regrow.tasks.process.interrupted import check, interrupt
 
 __all__ = ["main"]
 
@@ -26,9 +26,13 @@ def main() -> None:
             signal.signal(number, interrupt)  # each command installs its handlers later
     make_sure_of_streams()
     try:
-        from regrow.cli import app
+        try:
+            from regrow.cli import app
 
-        app.main()
+            app.main()
+        except Exception:
+            check()  # Pydantic raises an error of its own where a signal interrupts it
+            raise
     except KeyboardInterrupt:  # a traceback of imports would not help the user
         deaf()
         sys.stderr.write("interrupted before anything was begun\n")

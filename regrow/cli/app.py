@@ -54,7 +54,7 @@ from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.output.traces import one_line, user_trace
 from regrow.tasks.ports.store import Unavailable
 from regrow.tasks.process.addresses import redacted
-from regrow.tasks.process.interrupted import InterruptedBySignal
+from regrow.tasks.process.interrupted import InterruptedBySignal, check
 
 app = typer.Typer(
     name="regrow",
@@ -152,6 +152,7 @@ def _fail(code: ExitCode, why: object) -> NoReturn:
 
 def _end_by(error: Exception) -> NoReturn:
     """End by an error that no command expects: the machine's, the user's, or a bug of regrow."""
+    check()  # a signal at the start of a command
     if _interrupted(error):
         sys.exit(128 + signal.SIGINT)
     if path := _refused(error):

@@ -327,9 +327,7 @@ def test_agents_that_are_told_to_leave_lose_no_step_and_a_machine_that_is_off_is
     assert field.left() == []
     assert not [host for host in field.cluster if (host.home / THERE / "lab").exists()]
     assert run.wait(60) == 3, said.read_text()
-    assert "leave is not finished; `regrow run leave.yaml --on cluster.yaml` continues it" in (
-        said.read_text()
-    )
+    assert "leave is not finished; `regrow run leave.yaml --on cluster.yaml" in said.read_text()
     wasted = field.show("leave")["wasted_steps"]
 
     again = field.regrow("run", "leave.yaml", "--on", "cluster.yaml")

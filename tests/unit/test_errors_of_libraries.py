@@ -5,7 +5,9 @@ is named, and Ctrl-C is none.
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,3 +78,26 @@ def test_ctrl_c_in_a_serializer_of_pydantic_is_no_bug(
     with pytest.raises(SystemExit) as ended:
         command.main()
     assert (ended.value.code, capsys.readouterr().err) == (130, "")
+
+
+def test_a_signal_there_at_the_start_of_a_session_interrupts_it(tmp_path: Path) -> None:
+    code = """
+        import os, signal, sys
+        from pydantic import BaseModel, field_serializer
+        from regrow import cli
+        from regrow.cli import app
+
+        class Interrupted(BaseModel):
+            value: int = 1
+
+            @field_serializer("value")
+            def interrupt(self, value):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        app.app = Interrupted().model_dump_json
+        sys.argv = ["regrow", "run", "a.yaml"]
+        cli.main()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (3, "interrupted before anything was begun\n")
