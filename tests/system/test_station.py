@@ -306,7 +306,7 @@ def test_a_driver_that_was_not_heard_for_a_while_keeps_its_run(desk: Desk) -> No
     running, hurry = start_slow(desk, "suspended", trials=1)
     set_state(desk, "suspended", type="CRASHED", message="its driver sent no more signs of life")
     wait_for(
-        lambda: "still there" in (flow_run(desk, "suspended")["state"]["message"] or ""),
+        lambda: "still runs" in (flow_run(desk, "suspended")["state"]["message"] or ""),
         "it was taken from its driver",
     )
     hurry.touch()
@@ -383,7 +383,7 @@ def test_parts_that_are_killed_come_back_and_what_runs_is_not_lost(
 
 @pytest.mark.nightly
 def test_what_down_interrupts_goes_on_with_the_next_station(desk: Desk) -> None:
-    running = desk.start("run", desk.write("paused", train=BRISK, max_steps=30, trials=2))
+    running = desk.start("run", desk.write("paused", train=BRISK, max_steps=200, trials=2))
     desk.await_events("paused", "saved", 2, running)
     desk.run("down")
     said, _ = running.communicate(timeout=60)
