@@ -47,6 +47,14 @@ def logs(
     """Print what a trial printed and logged, attempt by attempt."""
     places = Places.at(state)
     if station:
+        of_trials = {
+            "TRIAL": trial is not None,
+            "--attempt": attempt is not None,
+            "--follow": follow,
+            "--json": as_json,
+        }
+        if given := [key for key, is_given in of_trials.items() if is_given]:
+            raise UserError(f"{given[0]} is for a trial's logs; leave it or --station out")
         _of_station(places, name)
         return
     if name is None or trial is None:

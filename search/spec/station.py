@@ -88,9 +88,11 @@ class When(Part):
         if self.timezone is not None and not _ZONE.fullmatch(self.timezone):
             hint = "write a name of the time zone database, such as Europe/Zurich or UTC"
             raise SpecError("when.timezone", self.timezone, "is no name of a time zone", hint)
-        if (self.event or "").endswith("*") and _ANYONES.startswith(str(self.event)[:-1]):
+        event = self.event or ""
+        begin = event.removesuffix("*")
+        if begin.startswith(_ANYONES) or (begin != event and _ANYONES.startswith(begin)):
             problem = "is also what its own runs report, and each would start the next"
-            hint = "write more of the name, such as shop.order.*"
+            hint = "write another name, such as shop.order.*"
             raise SpecError("when.event", self.event, problem, hint)
         if self.keep is not None and self.each == "continue":
             problem, hint = "is for experiments of their own", "leave it out, or write each: new"

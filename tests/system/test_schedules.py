@@ -173,7 +173,8 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
         ({"cron": "0 2 * * *", "each": "continue", "keep": 2}, "--keep: .*each: new"),
         ({"on_files": ""}, '--on-files: "": is empty'),
         ({"on_event": "*"}, '--on-event: "\\*": is also what its own runs report'),
-        ({"on_event": "prefect.*"}, "--on-event: .*write more of the name"),
+        ({"on_event": "prefect.*"}, "--on-event: .*write another name"),
+        ({"on_event": "prefect.artifact.updated"}, "--on-event: .*write another name"),
         ({"on_files": "s3://bucket-alone"}, "--on-files: .*cannot be listed: .*is a bucket"),
     ],
 )

@@ -1,4 +1,6 @@
-"""A station's supervisor and its worker where its folder cannot be written, as on a full disk."""
+"""A station: its supervisor and its worker where its folder cannot be written, as on a full disk;
+its start, and its logs.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from regrow.infra.machine.supervised import until
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
 from regrow.tasks.process import background
+from tests.unit.refusing import Refused
 
 SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
 
@@ -78,3 +81,17 @@ def test_an_interrupted_start_says_that_the_station_continues_to_start(
     assert "continues to start; `regrow status` shows it" in next(lines)
     with pytest.raises(KeyboardInterrupt):
         next(lines)
+
+
+@pytest.mark.parametrize(
+    ("given", "other"),
+    [
+        (["--follow"], "--follow"),
+        (["--json"], "--json"),
+        (["worker", 0], "TRIAL"),
+        (["--attempt", 1], "--attempt"),
+    ],
+)
+def test_its_logs_have_no_trials(refused: Refused, given: list[object], other: str) -> None:
+    line = refused("logs", "--station", *given, "--state", "state")
+    assert line == f"{other} is for a trial's logs; leave it or --station out"

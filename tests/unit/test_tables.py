@@ -152,6 +152,12 @@ def test_what_is_fixed_in_the_space_selects_in_a_table_that_has_it_and_needs_no_
             "there is no column 'depth' (there are: lr, deep, kind",
         ),
         (ROWS, [*COLUMNS[:4], "cost", *COLUMNS[5:]], "there is no column 'loss'"),
+        (
+            ROWS,
+            [*COLUMNS[:5], "loss", *COLUMNS[6:]],
+            "there are two columns 'loss'; name each once",
+        ),
+        ([ROWS[0], (*ROWS[1], 7)], COLUMNS, "line 3: has more cells than there are columns"),
         (ROWS, [*COLUMNS[:3], "epoch", *COLUMNS[4:]], "there is no column 'step'"),
         ([], COLUMNS, "there is no configuration in it"),
         ([(0.01, 3, "mlp", 2, 0.9, 0.1, 1)], COLUMNS, "line 2: step 2 where 1 should come"),

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,8 @@ class RecordedTable:
         with _opened(path) as file:
             reader = csv.DictReader(file)
             named = reader.fieldnames or []
+            if twice := [name for name, count in Counter(named).items() if count > 1]:
+                raise UserError(f"{path}: there are two columns {twice[0]!r}; name each once")
             exported = any(name.startswith("metrics.") for name in named)
             self._above, above = ("config.", "metrics.") if exported else ("", "")
             # A constant with a column also selects curves.
@@ -119,6 +122,8 @@ class RecordedTable:
         """Return the curve of these rows, each with its line. `columns`: of the parameters."""
         first = rows[0]
         for line, row in rows:
+            if None in row:  # DictReader's key of what has no column
+                raise UserError(f"{self._path}, line {line}: has more cells than there are columns")
             if any(row[name] != first[1][name] for name in columns):
                 raise UserError(
                     f"{self._path}, line {line}: trial {row['trial']} changes its configuration;"
