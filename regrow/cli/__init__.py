@@ -20,12 +20,12 @@ _STARTERS = ("run", "resume", "ui")
 
 
 def main() -> None:
-    if sys.argv[1:2] and sys.argv[1] in _STARTERS:
-        garbage.collect_rarely()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, interrupt)  # each command installs its handlers later
-    make_sure_of_streams()
     try:
+        if sys.argv[1:2] and sys.argv[1] in _STARTERS:
+            garbage.collect_rarely()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, interrupt)  # each command installs its handlers later
+        make_sure_of_streams()
         try:
             from regrow.cli import app
 

@@ -77,7 +77,7 @@ def test_an_attempt_that_was_silent_for_its_lease_is_lost_and_goes_on_elsewhere(
     assert (again.trial, again.attempt, again.checkpoints) == (0, 2, ("m2",))
     ((trial, attempt, why),) = losses(office)
     assert (trial, attempt) == (0, 1)
-    assert "nothing was heard" in why
+    assert "no message came" in why
     assert why in again.story
     assert "continues after step 2" in again.story
     assert office.history.trials[0].state is TrialState.RUNNING

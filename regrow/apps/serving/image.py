@@ -57,15 +57,15 @@ def write(places: Places, name: str, *, model: str, trial: int | None, folder: P
     if trial is not None and trial >= len(history.trials):
         raise UserError(f"--trial: {name!r} has no trial {trial} (it has {len(history.trials)})")
     best = candidates(history, trial)
-    only_class = Setup(experiment=name, model=model, code=str(Path.cwd()))
-    if (wrong := tried(only_class, None, None, TRY_SECONDS)) is not None:
-        raise wrong.error()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name[:50]}-", dir=folder.parent))
     except OSError as error:
         raise _refused(folder, error) from error
     try:
+        only_class = Setup(experiment=name, model=model, code=str(Path.cwd()))
+        if (wrong := tried(only_class, None, None, TRY_SECONDS)) is not None:
+            raise wrong.error()
         restored = restore(places.store(name), [one.manifest for one in best], made / MODEL)
         found = next((one for one in best if one.manifest == restored.manifest), None)
         if found is None:
