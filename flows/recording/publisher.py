@@ -21,7 +21,7 @@ from prefect.exceptions import ObjectNotFound
 
 from regrow.flows.recording.artifacts import artifact_key
 from regrow.infra.log.subscription import Batch, Subscription
-from regrow.infra.prefect.events import PrefectEvent, PrefectEvents
+from regrow.infra.prefect.events import EXPERIMENT_RESOURCE, PrefectEvent, PrefectEvents
 from regrow.infra.prefect.run_logs import deliver
 from regrow.infra.ray.coordinator_log import CoordinatorLog
 from regrow.search.events import Closed, Opened
@@ -112,7 +112,7 @@ class _Publisher:
     def _event(self, event: PrefectEvent) -> Event:
         name = self._events.history.spec.name
         experiment = {
-            "prefect.resource.id": f"regrow.experiment.{name}",
+            "prefect.resource.id": f"{EXPERIMENT_RESOURCE}{name}",
             "prefect.resource.name": name,
         }
         resource, related = experiment, []

@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from regrow.infra.machine.processes import all_processes, threads
@@ -182,12 +182,20 @@ def check_sizes(store: int) -> None:
             )
 
 
-def exhausted(error: BaseException) -> str:
-    """Return what this machine has run out of, for people, if that caused the error, else ""."""
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, its cause, the cause of that, and so on, each once."""
     seen = set[int]()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
+        yield cause
+        before = None if cause.__suppress_context__ else cause.__context__
+        cause = cause.__cause__ or before
+
+
+def exhausted(error: BaseException) -> str:
+    """Return what this machine has run out of, for people, if that caused the error, else ""."""
+    for cause in causes(error):
         number = cause.errno if isinstance(cause, OSError) else None
         frames = traceback.extract_tb(cause.__traceback__)
         forked = bool(frames) and frames[-1].name in _FORKS
@@ -199,8 +207,6 @@ def exhausted(error: BaseException) -> str:
             return "no more files may be open here (`ulimit -n`)"
         if number == errno.ENOMEM or isinstance(cause, MemoryError):
             return "there is no memory left here"
-        before = None if cause.__suppress_context__ else cause.__context__
-        cause = cause.__cause__ or before
     return ""
 
 

@@ -47,6 +47,8 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
 from regrow.search.planning import limits
 
+EXPERIMENT_RESOURCE = "regrow.experiment."
+"""Beginning of the id of an experiment's resource, before its name."""
 NOTIFIED_PERCENT = 50
 """Milestones of a limit from here on are events."""
 

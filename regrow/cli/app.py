@@ -45,7 +45,7 @@ from regrow.cli.ui import ui
 from regrow.cli.verify import verify
 from regrow.cli.watch import watch
 from regrow.infra.log.log import Contradiction, CorruptLog
-from regrow.infra.machine.host_environment import a_home, direct, exhausted, refused_path
+from regrow.infra.machine.host_environment import a_home, causes, direct, exhausted, refused_path
 from regrow.infra.machine.streams import refusal, to_nowhere
 from regrow.search.errors import SearchCodeError, SpecError
 from regrow.search.history.view import Uncreated
@@ -172,15 +172,14 @@ def _end_by(error: Exception) -> NoReturn:
     sys.exit(ExitCode.FAILED)
 
 
-def _interrupted(error: BaseException | None) -> bool:
+def _interrupted(error: BaseException) -> bool:
     """Return whether Ctrl-C caused an error: Pydantic's serializers raise one of their own for it,
     which may have it in its text alone.
     """
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(
+        isinstance(cause, KeyboardInterrupt) or "KeyboardInterrupt" in str(cause)
+        for cause in causes(error)
+    )
 
 
 def _refused(error: BaseException) -> str:

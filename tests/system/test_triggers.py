@@ -317,10 +317,10 @@ def test_events_that_come_late_or_in_crowds_are_found_once_also_by_another_watch
     cursor: dict[str, Any] = {GIVEN: {"since": now - 5000}, "at": now}
     told(1, ago=5100)  # before the schedule was made
     crowd = told(120, ago=0)
-    trigger = EventsTrigger(client, f"{name}.*")
+    trigger = EventsTrigger(client, f"{name}.*", "a", "7")
     assert sorted(found(trigger, len(crowd))) == sorted(crowd)
     late = told(2, ago=1800)
-    assert found(EventsTrigger(client, f"{name}.*"), 2) in (late, late[::-1])
+    assert found(EventsTrigger(client, f"{name}.*", "a", "7"), 2) in (late, late[::-1])
     for own in ("prefect.deployment.7", "regrow.experiment.a", "regrow.experiment.a-2026-11-29T02"):
         told(1, ago=0, about=own)  # what a run reports would start the next one
     others = told(1, ago=0, about="regrow.experiment.ab")

@@ -186,8 +186,16 @@ PYTHON = {
     "sys:_getframe": "what a trial logs is in its output twice",
     "sys:_current_frames": "a trial that hangs is reported without its stacks",
 }
-USERS = {"regrow.show.exports.optuna_database", "regrow.infra.mlflow.bulk"}
-NAMES = {**RAY, **RLLIB, **TUNE, **PREFECT, **MLFLOW, **OPTUNA, **PYTHON}
+PROMETHEUS = {
+    "prometheus_client.values:ValueClass": "a server without room for its counts ends at its first request",
+    "prometheus_client.values:MutexValue": "the same",
+}
+USERS = {
+    "regrow.apps.serving.metrics",
+    "regrow.infra.mlflow.bulk",
+    "regrow.show.exports.optuna_database",
+}
+NAMES = {**RAY, **RLLIB, **TUNE, **PREFECT, **MLFLOW, **OPTUNA, **PYTHON, **PROMETHEUS}
 
 
 def names(key: str) -> tuple[str, list[str]]:

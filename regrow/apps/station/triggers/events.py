@@ -20,6 +20,7 @@ from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFi
 from regrow.apps.station.triggers.journal import Cursor
 from regrow.apps.station.triggers.payloads import acceptable
 from regrow.apps.station.triggers.trigger import GIVEN, Step, since
+from regrow.infra.prefect.events import EXPERIMENT_RESOURCE
 from regrow.search.recurrence import experiments_of
 
 LATE_SECONDS = 3600.0
@@ -31,7 +32,6 @@ _FAR_EVERY = 30
 _KEEP_SECONDS = 600.0
 """Interval in which the reached time is recorded if there is nothing else to record."""
 _AT = "at"
-_EXPERIMENT = "regrow.experiment."
 _PAGE = 50
 _PAYLOAD_BYTES = 200_000
 
@@ -76,7 +76,7 @@ class EventsTrigger:
     interval = 2.0
 
     def __init__(
-        self, client: SyncPrefectClient, pattern: str, schedule: str = "", deployment: str = ""
+        self, client: SyncPrefectClient, pattern: str, schedule: str, deployment: str
     ) -> None:
         """`schedule`, `deployment`: its name and its id. What its own runs report starts none."""
         self._client, self._pattern = client, pattern
@@ -117,7 +117,7 @@ class EventsTrigger:
     def _is_own(self, event: Event) -> bool:
         """Return whether it is about the schedule, one of its runs, or one of its experiments."""
         for resource in event.involved_resources:
-            name = resource.id.removeprefix(_EXPERIMENT)
+            name = resource.id.removeprefix(EXPERIMENT_RESOURCE)
             if resource.id == self._own or (
                 name != resource.id
                 and (name == self._schedule or experiments_of(self._schedule, [name]))
