@@ -13,7 +13,7 @@ from benchmarks import yahpo
 from benchmarks.clock import Task, Tuner, simulate
 from benchmarks.ours import Limit, Regrow
 from benchmarks.rivals import Elsewhere, Optuna, RayTune, Smac, SyneTune
-from regrow.search.events import Known
+from regrow.search.measured import Known
 from regrow.search.planning.learning import learnt_from
 
 LEARNT = 5

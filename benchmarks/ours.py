@@ -20,7 +20,6 @@ from regrow.search.events import (
     Created,
     Decided,
     Ended,
-    Known,
     Opened,
     Outcome,
     Proposed,
@@ -30,6 +29,7 @@ from regrow.search.events import (
     Started,
 )
 from regrow.search.history import History
+from regrow.search.measured import Known
 from regrow.search.planning.planner import Planner
 from regrow.search.spec import Spec
 from regrow.search.spec.keys import UNLIMITED

@@ -1,10 +1,10 @@
-"""What events measure: bounded numbers, what was asked of the store, and what an attempt used of
-its machine.
+"""What events consist of beside plain values: bounded numbers, what was asked of the store, what an
+attempt used of its machine, and results that were known before.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -84,3 +84,27 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     most_gpu: Share | None = None
     most_gpu_memory: Count = 0
     gpu_memory: Count = 0
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A configuration whose result was known before the experiment.
+
+    Attributes:
+        config: the flat configuration.
+        status: how its trial ended.
+        value: the objective, None if there is none.
+        values: all metrics, if the experiment has several; else None.
+        curve: the objective by step.
+        violations: for each of this experiment's constraints, by how much it is broken; None for
+            infinitely, as its metric is missing.
+        origin: name of the earlier experiment and the trial's number.
+
+    """
+
+    config: dict[str, Any]
+    status: Literal["done", "stopped", "failed"] = "done"
+    value: float | None = None
+    values: list[float] | None = None
+    curve: list[tuple[int, float]] = []
+    violations: list[float | None] = []
+    origin: str = ""

@@ -14,14 +14,14 @@ import msgspec
 from docs.site.specification import as_text
 from regrow.infra.prefect import events as prefect_events
 from regrow.search import events
-from regrow.search.measured import Usage
+from regrow.search.measured import Known, Usage
 
 
 def page() -> str:
     """Markdown: a section an event, in the order of the union of all events; then what rows,
     places, machine use and known results are.
     """
-    types = [*get_args(events.AnyEvent), events.Row, events.Place, Usage, events.Known]
+    types = [*get_args(events.AnyEvent), events.Row, events.Place, Usage, Known]
     return "\n".join(line for one in types for line in _section(one))
 
 
@@ -47,7 +47,7 @@ def _section(one: Any) -> Iterator[str]:
 def _type(hint: Any) -> str:
     """A type as it is written, without the modules' names."""
     shown = hint.__name__ if inspect.isclass(hint) and not get_args(hint) else str(hint)
-    for module in ("session_events", "trial_events", "measured"):
+    for module in ("events", "measured"):
         shown = shown.replace(f"regrow.search.{module}.", "")
     shown = shown.replace("typing.", "")
     return shown.replace("|", "or")

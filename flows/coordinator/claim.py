@@ -9,7 +9,8 @@ import msgspec
 from regrow.flows.coordinator.leases import holders
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Superseded
-from regrow.search.events import AnyEvent, Created, Hold, Known, Opened
+from regrow.search.events import AnyEvent, Created, Hold, Opened
+from regrow.search.measured import Known
 from regrow.search.spec import Spec
 from regrow.search.spec.keys import UNLIMITED
 from regrow.tasks.ports.store import Store

@@ -24,10 +24,11 @@ from regrow.infra.state.places import CLUSTER, Places
 from regrow.search import samplers
 from regrow.search.durations import in_words
 from regrow.search.errors import SpecError, quoted
-from regrow.search.events import Closed, Known, Status
+from regrow.search.events import Closed, Status
 from regrow.search.history import History, specification
 from regrow.search.history.orders import TrialOrder
 from regrow.search.lifecycle import TrialState
+from regrow.search.measured import Known
 from regrow.search.numbers import money
 from regrow.search.options import AUTO, chosen
 from regrow.search.planning import budget, limits

@@ -13,7 +13,8 @@ from regrow.infra.log.log import Log
 from regrow.infra.log.reading import first_event, replay
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
-from regrow.search.events import Created, Known
+from regrow.search.events import Created
+from regrow.search.measured import Known
 from regrow.search.options import AUTO
 from regrow.search.planning import agreement
 from regrow.search.planning.learning import MOST_EXPERIMENTS, learnt_from

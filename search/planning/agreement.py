@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Final
 
-from regrow.search.events import Known
+from regrow.search.measured import Known
 from regrow.search.one_thread import on_one_thread
 from regrow.search.samplers import cube
 from regrow.search.spec import Spec

@@ -16,8 +16,9 @@ from typing import Any, Final
 from msgspec import structs
 
 from regrow.search.errors import SpecError
-from regrow.search.events import Created, Known
+from regrow.search.events import Created
 from regrow.search.history import History, TrialRecord
+from regrow.search.measured import Known
 from regrow.search.one_thread import on_one_thread
 from regrow.search.options import nearest
 from regrow.search.planning.results import as_result, broken

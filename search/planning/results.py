@@ -12,7 +12,6 @@ from regrow.search.events import (
     Ended,
     Excluded,
     Halted,
-    Known,
     Proposed,
     Retired,
     Revived,
@@ -20,6 +19,7 @@ from regrow.search.events import (
 )
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
+from regrow.search.measured import Known
 from regrow.search.numbers import mean
 from regrow.search.samplers.base import Result, Steps
 from regrow.search.schedulers.base import FINAL

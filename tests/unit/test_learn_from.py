@@ -15,7 +15,8 @@ from regrow.infra.log.log import Log
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
-from regrow.search.events import Created, Known, decode, encode
+from regrow.search.events import Created, decode, encode
+from regrow.search.measured import Known
 from regrow.search.planning.learning import (
     MOST_TRIALS,
     by_experiment,

@@ -15,8 +15,9 @@ import pytest
 
 import regrow as rg
 from regrow.search.errors import SpecError
-from regrow.search.events import Created, Known, Proposed
+from regrow.search.events import Created, Proposed
 from regrow.search.lifecycle import TrialState
+from regrow.search.measured import Known
 from regrow.search.numbers import deviation
 from regrow.search.planning.planner import Planner, seed_for
 from regrow.search.planning.simulator import FunctionObjective, Simulation, simulate

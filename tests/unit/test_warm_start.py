@@ -16,8 +16,9 @@ from regrow.infra.log.log import Log
 from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
-from regrow.search.events import Closing, Created, Known, decode, encode
+from regrow.search.events import Closing, Created, decode, encode
 from regrow.search.history import History
+from regrow.search.measured import Known
 from regrow.search.planning.learning import known_from, learnt_from
 from regrow.search.planning.planner import Planner
 from regrow.search.planning.results import as_result
