@@ -8,9 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
 from regrow.infra.log.reading import replay
+from regrow.infra.state import yaml_file
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import set_by
 from regrow.search import samplers
@@ -64,9 +63,7 @@ def specification_like(
     comment = "".join(
         f"# {line}\n" for line in _origin(places, name, history, learns=learns, trial=trial)
     )
-    return comment + yaml.safe_dump(
-        written, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
-    )
+    return comment + yaml_file.write_map(written).decode()
 
 
 def specification_again(

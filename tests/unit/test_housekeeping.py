@@ -301,6 +301,16 @@ def test_a_copy_of_one_whose_search_was_chosen_for_it_leaves_the_choice_open_too
     assert [start.experiment for start in again.warm_start] == ["chosen"]
 
 
+def test_a_text_that_looks_like_a_number_is_still_a_text_in_a_copy(
+    places: Places, tmp_path: Path
+) -> None:
+    env = {"RATE": "1e-4", "MODE": "0o17", "DAY": "2026-11-29"}
+    exported.keep(Path(places.root), exported.simulation(name="env", env=env).run().events)
+    cp("env", tmp_path / "1e4.yaml")
+    again = read_spec(tmp_path / "1e4.yaml")
+    assert (again.name, again.env) == ("1e4", env)
+
+
 def test_a_copy_overwrites_neither_a_file_nor_an_experiment(places: Places, tmp_path: Path) -> None:
     (tmp_path / "kinds-2.yaml").write_text("mine")
     cp("kinds")
@@ -333,7 +343,8 @@ def test_a_copy_of_one_that_tries_every_configuration_has_no_point(
     exported.keep(Path(places.root), grid.run().events)
     cp("grid", tmp_path / "again.yaml")
     assert "points" not in yaml.safe_load((tmp_path / "again.yaml").read_text())
-    assert read_spec(tmp_path / "again.yaml").total == 3
+    again = read_spec(tmp_path / "again.yaml")
+    assert again.total == 3
 
 
 def test_a_copy_of_one_from_python_says_how_to_do_it_there(places: Places, tmp_path: Path) -> None:
