@@ -391,7 +391,7 @@ def test_a_server_with_passwords_has_everything_and_the_password_is_nowhere(
         "spec.yaml",
         "environment.json",
         "report.html",
-    }
+    }, said.stdout
     assert len(client.search_model_versions("name='guarded'")) == 1
     assert PASSWORD not in said.stdout + said.stderr
     assert not [

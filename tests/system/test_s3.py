@@ -94,13 +94,22 @@ def test_an_experiment_that_lost_its_machine_goes_on_from_the_bucket_on_another_
     sky: Cloud,
 ) -> None:
     prices = {"per_1000_writes": 0.005, "per_1000_reads": 0.0004, "per_gb_out": 0.09}
-    file = sky.write("spot", trials=6, seconds=0.4, max_steps=5, store_prices=prices)
+    gate = sky.folder / "gate"
+    held = f"while step > 3 and not Path({str(gate)!r}).exists():\n            time.sleep(0.05)"
+    file = sky.write(
+        "spot",
+        train=TRAIN.replace("time.sleep(SECONDS)", held),
+        trials=6,
+        max_steps=5,
+        store_prices=prices,
+    )
     process = sky.start("run", file)
-    sky.await_events("spot", "saved", 6, process)  # of ten, after which two trials have ended
+    sky.await_events("spot", "saved", 6, process)  # of two trials, which now wait
     process.kill()
     said, _ = process.communicate()
     assert "MLflow:" in said
     assert await_no_process(sky.folder) == []
+    gate.touch()
     shutil.rmtree(sky.services)
     seen = sky.events("spot")
 
