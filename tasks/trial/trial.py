@@ -265,19 +265,27 @@ class Trial(MediaLog):
                 given.
 
         """
-        self._limit = self._most if until is None else min(until, self._most)
+        outer = None if self._current is None else self._limit
+        own = self._limit = self._most if until is None else min(until, self._most)
         if self.enough is not None or self._out_of_time:
             self._limit = self._step
-        while True:
-            saved = self._reporter.reply.leaving and self._saved_step == self._step
-            if self._over() or (self._alone and saved):
-                self.cut_short = not self.complete
-                return
-            self._current = step = self._step + 1
-            yield step
-            if self._step < step:
-                raise ReportError(f"step {step} was not reported; call trial.report once a step")
-            self._current = None
+        try:
+            while True:
+                saved = self._reporter.reply.leaving and self._saved_step == self._step
+                if self._over() or (self._alone and saved):
+                    self.cut_short = not self.complete
+                    return
+                self._current = step = self._step + 1
+                yield step
+                if self._step < step:
+                    raise ReportError(
+                        f"step {step} was not reported; call trial.report once a step"
+                    )
+                self._current = None
+        finally:
+            enough = self.enough is not None or self._out_of_time
+            if outer is not None and self._limit == own and not enough:
+                self._limit = outer  # the loop around this one has its own last step
 
     def report(self, metrics: Mapping[str, float], checkpoint: Save | None = None) -> None:
         """Report one step.
