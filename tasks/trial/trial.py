@@ -310,17 +310,17 @@ class Trial(MediaLog):
             raise ReportError(
                 f"step {self._current} was reported twice; call trial.report once a step"
             )
-        clean = self._clean(metrics)
+        clean, saves = self._clean(metrics), checkpoint is not None
         if not self._alone:
             with self._reporter.awaited():  # by the other ranks, who have their own limit
-                clean = self._ranks.gather(self._step + 1, clean)
+                clean, saves = self._ranks.gather(self._step + 1, clean, saves=saves)
         self._step, self._reporting = self._step + 1, True
         self._metrics |= clean
         # Rank 0 decides what all ranks do. A second order follows if a scheduling decision was due.
-        order = self._ranks.ordered(lambda: self._first_order(clean, saves=checkpoint is not None))
+        order = self._ranks.ordered(lambda: self._first_order(clean, saves=saves))
         self._obey(order, checkpoint)
         if order.more:
-            order = self._ranks.ordered(lambda: self._second_order(saves=checkpoint is not None))
+            order = self._ranks.ordered(lambda: self._second_order(saves=saves))
             self._obey(order, checkpoint)
         self._order, self._reporting = order, False
         if self._current is None:
