@@ -84,7 +84,7 @@ def try_(
         printer = _StepPrinter(spec.objective.name)
         one = OneTrial(spec=spec, config=config, number=trial, store=store, show=printer.show)
         try:
-            with handling({signal.SIGINT: _interrupt}), _exits_told(one):
+            with handling({signal.SIGINT: _interrupt}), _exits_shown(one):
                 ended = one.run(most)
                 rows = one.rows
                 _print_ending(one, ended, printer.seconds)
@@ -101,13 +101,13 @@ def _interrupt(*_: object) -> None:
 
 
 @contextmanager
-def _exits_told(one: OneTrial) -> Iterator[None]:
+def _exits_shown(one: OneTrial) -> Iterator[None]:
     """Within the block, let `os._exit` end this process as a trial that failed: an experiment
     loses the trial's process, whatever the code.
     """
     leave, process = os._exit, os.getpid()
 
-    def told(status: int) -> NoReturn:
+    def leave_shown(status: int) -> NoReturn:
         if os.getpid() != process:  # of a child that the trial has forked
             leave(status)
         try:
@@ -122,7 +122,7 @@ def _exits_told(one: OneTrial) -> Iterator[None]:
         finally:
             leave(ExitCode.FAILED)
 
-    os._exit = told
+    os._exit = leave_shown
     try:
         yield
     finally:
