@@ -36,8 +36,37 @@ _LIMITS = (
 )
 _FEWEST_FILES = 256
 _SPARE_BYTES = 1 << 30
-_OTHERS = frozenset({"sys", "warnings"})
-"""Modules whose functions libraries replace, which then stay."""
+_CALLED = (
+    "builtins",
+    "contextlib",
+    "fcntl",
+    "functools",
+    "hashlib",
+    "io",
+    "json",
+    "math",
+    "os",
+    "pickle",
+    "posixpath",
+    "queue",
+    "random",
+    "select",
+    "selectors",
+    "shutil",
+    "signal",
+    "socket",
+    "stat",
+    "struct",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+    "zlib",
+)
+"""Modules whose functions we and Ray call. In others, libraries replace functions for good as they
+are imported: PyTorch 2 `inspect.getfile`.
+"""
 _Names = dict[str, Any]
 
 
@@ -45,15 +74,16 @@ _Names = dict[str, Any]
 def restored() -> Iterator[None]:
     """Restore the process after the block: working folder, umask, standard streams, hooks for
     exceptions, the limit of recursion, the default timeout of sockets, lowered limits of resources,
-    functions of the standard library and, in the main thread, the handlers of signals and the
-    alarm. Otherwise the next attempt would begin in a folder that this one has deleted, print into
-    a file that it has closed, or could start no thread.
+    functions that we call and, in the main thread, the handlers of signals and the alarm. Otherwise
+    the next attempt would begin in a folder that this one has deleted, print into a file that it
+    has closed, or could start no thread.
 
     Environment variables and the import path stay as they are: libraries set them once. Sets
     CHANGED if functions or modules were replaced, or a limit cannot be raised again.
     """
     modules = dict(sys.modules)
-    functions = [(one, dict(vars(one))) for one in _standard(modules)]
+    called = [modules[name] for name in _CALLED if name in modules]
+    functions = [(module, dict(vars(module))) for module in called]
     hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
     streams, deep, umask = (sys.stdout, sys.stderr), sys.getrecursionlimit(), _umask()
     limits = {one: resource.getrlimit(one)[0] for one in _LIMITS}
@@ -63,9 +93,9 @@ def restored() -> Iterator[None]:
     try:
         yield
     finally:
+        sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
         _put_back(modules, functions)
         if os.getpid() == process:  # else a forked child that is about to end
-            sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
             sys.stdout, sys.stderr = streams
             os.umask(umask)
             socket.setdefaulttimeout(timeout)
@@ -89,17 +119,9 @@ def restored() -> Iterator[None]:
                     signal.signal(one, handler)
 
 
-def _standard(modules: dict[str, ModuleType]) -> list[ModuleType]:
-    return [
-        module
-        for name, module in modules.items()
-        if name in sys.stdlib_module_names and name not in _OTHERS and name[0] != "_"
-    ]
-
-
 def _put_back(modules: dict[str, ModuleType], functions: list[tuple[ModuleType, _Names]]) -> None:
     """Put back what was replaced or removed. Calls nothing of the standard library."""
-    ours = sys.stdlib_module_names | {"regrow", "ray"}
+    ours = {*_CALLED, "regrow", "ray"}
     for name, module in modules.items():
         if sys.modules.get(name) is not module and name.partition(".")[0] in ours:
             sys.modules[name] = module

@@ -37,7 +37,15 @@ with restored():
         ("time.time = lambda: 0.0", "time.time() > 1.0 and CHANGED.is_set()"),
         ("builtins.open = os.getpid = None", "open('here') and os.getpid() and CHANGED.is_set()"),
         ("del sys.modules['regrow.tasks']", "sys.modules['regrow.tasks'] and CHANGED.is_set()"),
-        ("warnings.showwarning = print", "warnings.showwarning is print and not CHANGED.is_set()"),
+        (
+            "threading.excepthook = print",
+            "threading.excepthook is not print and not CHANGED.is_set()",
+        ),
+        # as PyTorch 2 does when it is imported
+        (
+            "import inspect; inspect.getfile = print",
+            "inspect.getfile is print and not CHANGED.is_set()",
+        ),
         (
             "resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99))",
             "CHANGED.is_set() or not os.getuid()",
