@@ -31,7 +31,7 @@ from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.checkpoint.saving import restore_one
 from regrow.tasks.group.world import alone
 from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
-from regrow.tasks.process import own_code
+from regrow.tasks.process import own_code, temporary
 from regrow.tasks.process.variables import within
 
 
@@ -139,5 +139,6 @@ def cluster_for(spec: Spec | None) -> Iterator[None]:
 @contextmanager
 def temporary_store() -> Iterator[LocalStore]:
     """Yield a store that is deleted after the block."""
-    with tempfile.TemporaryDirectory(prefix="regrow-try-", ignore_cleanup_errors=True) as folder:
-        yield LocalStore(Path(folder))
+    place = temporary.process_temp_dir()
+    with tempfile.TemporaryDirectory(prefix="try-", dir=place, ignore_cleanup_errors=True) as one:
+        yield LocalStore(Path(one))

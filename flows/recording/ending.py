@@ -114,8 +114,8 @@ def say(
         parent=True,
         artifacts=files,
     )
-    if (trouble := _register(sink, runs, places)) is not None:
-        troubles.append(trouble)
+    for trouble in (_register(sink, runs, places), _end_left(sink, history)):
+        troubles += [trouble] if trouble is not None else []
     sink.write([parent], cursor)
     return troubles
 
@@ -149,6 +149,19 @@ def made(history: History, places: Places) -> Made:
 def figures(made: Made) -> dict[str, bytes]:
     """Return the figures of made files by their names, without those that are empty or failed."""
     return {name: file for name in FIGURES if (file := made[0].get(picture_file(name)))}
+
+
+def _end_left(sink: MlflowSink, history: History) -> str | None:
+    """End what killed attempts logged into; return what prevents it."""
+    if not any(one.outcome == "lost" for trial in history.trials for one in trial.attempts):
+        return None
+    from regrow.infra.mlflow.in_trial_runs import end_left
+
+    try:
+        end_left(sink.target.tracking_uri, history.id)
+    except Exception as error:  # noqa: BLE001 - MLflow has many errors, and all else is recorded
+        return f"MLflow shows runs of killed attempts as running: {first_line(error)}"
+    return None
 
 
 def _register(sink: MlflowSink, runs: TrialRuns, places: Places) -> str | None:

@@ -199,6 +199,9 @@ def own_calls(
                 f"MLflow was away when the training called it: {first_line(error)}"
             ) from error
         raise
+    except SystemExit as end:  # as of a script: other codes and texts are a failure
+        status = "FINISHED" if end.code in (None, 0) else "FAILED"
+        raise
     finally:
         # A child that the training has forked may run this on its way out.
         if os.getpid() == process:

@@ -158,6 +158,18 @@ def own_runs(
     return every_page(client.search_runs, list(places), ours, order_by=order)
 
 
+def end_left(tracking_uri: str, experiment_id: str) -> None:
+    """End the runs that killed attempts have left running. `experiment_id`: regrow's, of which no
+    attempt runs any more.
+    """
+    client = MlflowClient(tracking_uri)
+    places = [place.experiment_id for place in client.search_experiments()]
+    ours = f"tags.`{EXPERIMENT_TAG}` = '{experiment_id}' and attributes.status = 'RUNNING'"
+    for run in list(every_page(client.search_runs, places, ours)):
+        if TRIAL_TAG in run.data.tags:
+            client.set_terminated(run.info.run_id, "KILLED")
+
+
 def _attempt(run: Run) -> int:
     return int(run.data.tags[ATTEMPT_TAG])
 

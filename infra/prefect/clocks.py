@@ -5,6 +5,7 @@ Prefect is imported where it is needed, as the server may have to be known first
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +24,7 @@ _HINTS = {
     "every": 'write seconds, or text such as "6h"',
     "rrule": 'write a rule of RFC 5545: "FREQ=WEEKLY;BYDAY=MO;BYHOUR=2;BYMINUTE=0;BYSECOND=0"',
 }
+_UNTIL = re.compile(r"(UNTIL=)(\d{8}T\d{6})Z", re.IGNORECASE)
 _LOOK_SECONDS = 10.0
 """Seconds to find the next time; 0.1 are normal."""
 
@@ -49,6 +51,8 @@ def clock(when: When) -> dict[str, Any] | None:
         return None
     given = getattr(when, key)
     made: dict[str, Any] = {key: given, "timezone": zone.key}
+    if key == "rrule" and "DTSTART" not in given.upper():
+        made = {**made, key: _UNTIL.sub(lambda until: _local(until, zone), given)}
     if key == "every":
         # The interval starts at a midnight in the zone, not now: schedules made again with other
         # options keep their times, and names are short. It is counted in UTC: in a zone, Prefect
@@ -60,6 +64,15 @@ def clock(when: When) -> dict[str, Any] | None:
     if problem := _wrong(made, given):
         raise SpecError(f"when.{key}", given, problem, _HINTS[key])
     return made
+
+
+def _local(until: re.Match[str], zone: ZoneInfo) -> str:
+    """Return a rule's end, given in UTC, as Prefect 3.8 takes it: in the schedule's time zone."""
+    try:
+        end = datetime.strptime(f"{until[2]}+0000", "%Y%m%dT%H%M%S%z").astimezone(zone)
+    except (ValueError, OverflowError):  # Prefect says what is wrong with it
+        return until[0]
+    return f"{until[1]}{end:%Y%m%dT%H%M%S}"
 
 
 def _wrong(made: Mapping[str, Any], given: Any) -> str:

@@ -22,7 +22,7 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from regrow.infra.machine.caller_context import CallerContext
-from regrow.infra.ray import groups
+from regrow.infra.ray import groups, private
 from regrow.infra.ray.groups import Broken, Grouped, MemberLost
 from regrow.infra.ray.host import RayHost
 from regrow.infra.ray.joining import TRIAL_ENV
@@ -47,6 +47,7 @@ from regrow.tasks.ports.ranks import GroupBroken
 from regrow.tasks.ports.store import Store
 from regrow.tasks.process import background, cgroup, variables
 from regrow.tasks.process.connecting import GREET_SECONDS
+from regrow.tasks.process.restored import CHANGED
 from regrow.tasks.trial.names import task_name
 
 SPOT = "spot"
@@ -183,7 +184,7 @@ _spoiled = threading.Event()
 """Set in a process that could not run an attempt."""
 
 
-@ray.remote(max_retries=0)
+@ray.remote(max_retries=0, max_calls=private.MOST_CALLS)
 def _run(shared: Shared, assignment: Assignment, task_run: str) -> ExecutionResult:
     return _run_or_leave(shared, assignment, task_run)
 
@@ -195,7 +196,10 @@ def _run_or_leave(shared: Shared, assignment: Assignment, task_run: str) -> Exec
     if _spoiled.is_set():  # Ray was faster than the end below
         os._exit(SPOILED_EXIT)
     try:
-        return _run_here(shared, assignment, task_run, None)
+        result = _run_here(shared, assignment, task_run, None)
+        if CHANGED.is_set():
+            private.leave_after_task()
+        return result
     except BaseException:
         _spoiled.set()
         try:

@@ -36,6 +36,9 @@ NETWORK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 does on Linux (2.60).
 """
 
+MOST_CALLS = 1 << 30
+"""`max_calls` of a task whose process `leave_after_task` can end."""
+
 STARTED_SECONDS = 30.0
 """Seconds without progress after which a local cluster counts as one that does not start."""
 
@@ -131,6 +134,16 @@ def waiting_actors() -> dict[str, str]:
         for actor, found in table.items()
         if (found["OwnerAddress"]["IPAddress"], found["OwnerAddress"]["Port"]) == here
     }
+
+
+def leave_after_task() -> None:
+    """Have this worker's process end after the task under way, once Ray has its result, as with
+    `max_calls`: Ray counts the calls of a function, and ends the process at that number.
+    """
+    manager = _module("ray._private.worker").global_worker.function_actor_manager
+    counts: dict[Any, int] = manager._num_task_executions  # noqa: SLF001 - no public way (2.60)
+    for function in counts:
+        counts[function] = MOST_CALLS - 1
 
 
 def drain(node_id: str, why: str, seconds: float) -> None:

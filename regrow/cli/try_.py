@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -81,7 +84,7 @@ def try_(
         printer = _StepPrinter(spec.objective.name)
         one = OneTrial(spec=spec, config=config, number=trial, store=store, show=printer.show)
         try:
-            with handling({signal.SIGINT: _interrupt}):
+            with handling({signal.SIGINT: _interrupt}), _exits_shown(one):
                 ended = one.run(most)
                 rows = one.rows
                 _print_ending(one, ended, printer.seconds)
@@ -95,6 +98,35 @@ def try_(
 
 def _interrupt(*_: object) -> None:
     raise Interrupted
+
+
+@contextmanager
+def _exits_shown(one: OneTrial) -> Iterator[None]:
+    """Within the block, let `os._exit` end this process as a trial that failed: an experiment
+    loses the trial's process, whatever the code.
+    """
+    leave, process = os._exit, os.getpid()
+
+    def leave_shown(status: int) -> NoReturn:
+        if os.getpid() != process:  # of a child that the trial has forked
+            leave(status)
+        try:
+            sys.stdout.flush()
+            after = one.rows[-1].step if one.rows else 0
+            echo(
+                f"regrow: the trial ended its process after step {after}, by os._exit({status}):"
+                " an experiment counts that as lost, and tries again; return, or raise",
+                error=True,
+                flush=True,
+            )
+        finally:
+            leave(ExitCode.FAILED)
+
+    os._exit = leave_shown
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 class _StepPrinter:

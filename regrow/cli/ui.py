@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import html
+import os
 import signal
+import stat
+import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated
 from urllib.parse import quote
 
@@ -45,8 +50,10 @@ def ui(
         if name is not None:
             places.has(name)
         known, path = passwords.make(places.services), f"/e/{name}" if name is not None else ""
-        for line in station.pages(known.link, path=path):
+        for line in station.pages(_link(known), path=path):
             echo(line)
+        if _is_file():
+            echo(_how(places))
         if browser:
             _open(places, known.link("page", station.page_url + path))
         return
@@ -72,22 +79,35 @@ def ui(
             if history.opened is not None and history.opened.flow_run:
                 flow += f"/flow-run/{history.opened.flow_run}"
 
-        def links() -> tuple[str, str, str]:  # each works in one browser only
-            return (
-                known.link("page", page_url + (f"/e/{quote(name)}" if name is not None else "")),
-                known.link("prefect", flow) if prefect.embedded else redacted(flow),
-                known.link("mlflow", trials) if own else redacted(trials),
-            )
-
-        for server, link in zip(("page:    ", "Prefect: ", "MLflow:  "), links(), strict=True):
-            echo(f"{server}{link}")
-        echo("Each link logs one browser in, once. Ctrl-C ends all", flush=True)
+        first, link = page_url + (f"/e/{quote(name)}" if name is not None else ""), _link(known)
+        echo(f"page:    {link('page', first)}")
+        echo(f"Prefect: {link('prefect', flow) if prefect.embedded else redacted(flow)}")
+        echo(f"MLflow:  {link('mlflow', trials) if own else redacted(trials)}")
+        echo(f"{_how(places)}. Ctrl-C ends all", flush=True)
         if browser:
-            _open(places, links()[0])
+            _open(places, known.link("page", first))
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
         ended.wait()
+
+
+def _link(known: passwords.Passwords) -> Callable[[str, str], str]:
+    """Return the function that makes a page's link; in a file, which stays, its address alone."""
+    return (lambda _, url: url) if _is_file() else known.link
+
+
+def _how(places: Places) -> str:
+    if not _is_file():
+        return "Each link logs one browser in, once"
+    file = passwords.file_of(places.services)
+    return f"A file gets no login links: log in as {passwords.USER}, with the passwords in {file}"
+
+
+def _is_file() -> bool:
+    with suppress(OSError):  # closed
+        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    return False
 
 
 def _open(places: Places, *pages: str) -> None:

@@ -11,6 +11,7 @@ from regrow.tasks.ports.executor import ExecutionResult, Finished
 from regrow.tasks.ports.messages import Assignment, CoordinatorClient, Host, Job, Records, Viewers
 from regrow.tasks.ports.ranks import GroupBroken, RankGroup
 from regrow.tasks.ports.store import Store
+from regrow.tasks.process.restored import CHANGED
 
 SHORT_SECONDS = 0.05
 """A trial shorter than this is followed by another: a run costs the Prefect server 60 ms of CPU."""
@@ -48,9 +49,8 @@ def run_trial(
 
             def carry_on(begun: float = begun) -> bool:
                 now = time.monotonic()
-                return (
-                    group is None and now - begun < SHORT_SECONDS and now - started < CARRY_SECONDS
-                )
+                short = now - begun < SHORT_SECONDS and now - started < CARRY_SECONDS
+                return group is None and short and not CHANGED.is_set()
 
             try:
                 with capture.kept_output(store, assignment.trial, assignment.attempt, relay):

@@ -20,7 +20,7 @@ from regrow.tasks.ports.messages import Assignment, Job, Records, RecordsAway
 from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken, RankFailed
 from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.process import gpu_memory
-from regrow.tasks.process.restored import restored
+from regrow.tasks.process.restored import limits_kept, restored
 from regrow.tasks.program.command import CommandFailed, run_command
 from regrow.tasks.trial.trial import Trial, TrialEnd
 
@@ -100,7 +100,8 @@ def _run(
     job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
 ) -> AttemptVerdict | None:
     try:
-        with _undressed(), own, running(trial), as_a_script(job.trainable, job.folder):
+        script = as_a_script(job.trainable, job.folder)
+        with _undressed(), own, running(trial), script, limits_kept():
             if job.gpu_share is not None:
                 gpu_memory.announce(job.gpu_share)
             function: Callable[[Trial], object] = load(job, store)

@@ -160,7 +160,7 @@ class Leader(RankGroup):
 
     # ---- during training
 
-    def gather(self, step: int, metrics: Metrics) -> Metrics:
+    def gather(self, step: int, metrics: Metrics, *, saves: bool) -> tuple[Metrics, bool]:
         self._wait(f"report step {step}")
         found = [metrics]
         for other in self._peers.all():
@@ -172,7 +172,8 @@ class Leader(RankGroup):
             if report.step != step:
                 self._fail(other, f"reports step {report.step}, where rank 0 reports step {step}")
             found.append(report.metrics)
-        return _mean(found) if self._mean else metrics
+            saves = saves or report.saves
+        return _mean(found) if self._mean else metrics, saves
 
     def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
         order = decide()

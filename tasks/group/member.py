@@ -87,9 +87,9 @@ class RankMember(Ranks):
 
     # ---- the Ranks port of its Trial
 
-    def gather(self, step: int, metrics: Metrics) -> Metrics:
-        self.send(RankReported(step, metrics))
-        return metrics
+    def gather(self, step: int, metrics: Metrics, *, saves: bool) -> tuple[Metrics, bool]:
+        self.send(RankReported(step, metrics, saves))
+        return metrics, saves
 
     def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
         message = self.next()

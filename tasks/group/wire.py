@@ -72,10 +72,11 @@ class Go(msgspec.Struct, frozen=True, tag="go"):
 
 
 class RankReported(msgspec.Struct, frozen=True, tag="reported"):
-    """A rank's report of a step."""
+    """A rank's report of a step. `saves`: whether it passes a checkpoint function."""
 
     step: int
     metrics: Metrics
+    saves: bool
 
 
 class Ordered(msgspec.Struct, frozen=True, tag="ordered"):

@@ -168,11 +168,11 @@ class Ranks:
     world = World()
     """Position of this process."""
 
-    def gather(self, step: int, metrics: Metrics) -> Metrics:
-        """Wait until all ranks have reported a step and return the metrics that count. Raises
-        RankFailed and GroupBroken.
+    def gather(self, step: int, metrics: Metrics, *, saves: bool) -> tuple[Metrics, bool]:
+        """Wait until all ranks have reported a step; return the metrics that count, and whether any
+        rank has something to save. Raises RankFailed and GroupBroken.
         """
-        return metrics
+        return metrics, saves
 
     def ordered(self, decide: Callable[[], RankCommand]) -> RankCommand:
         """Return the order for all ranks, decided by rank 0. Raises RankFailed, GroupBroken."""

@@ -8,9 +8,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+CHANGED = threading.Event()
+"""Set in a process that a trainable has changed for good: it should run no further attempt."""
 _SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -29,18 +34,56 @@ _LIMITS = (
     resource.RLIMIT_FSIZE,
     resource.RLIMIT_CPU,
 )
+_FEWEST_FILES = 256
+_SPARE_BYTES = 1 << 30
+_CALLED = (
+    "builtins",
+    "contextlib",
+    "fcntl",
+    "functools",
+    "hashlib",
+    "io",
+    "json",
+    "math",
+    "os",
+    "pickle",
+    "posixpath",
+    "queue",
+    "random",
+    "select",
+    "selectors",
+    "shutil",
+    "signal",
+    "socket",
+    "stat",
+    "struct",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+    "zlib",
+)
+"""Modules whose functions we and Ray call. In others, libraries replace functions for good as they
+are imported: PyTorch 2 `inspect.getfile`.
+"""
+_Names = dict[str, Any]
 
 
 @contextmanager
 def restored() -> Iterator[None]:
     """Restore the process after the block: working folder, umask, standard streams, hooks for
-    exceptions, the limit of recursion, the default timeout of sockets, lowered limits of resources
-    and, in the main thread, the handlers of signals and the alarm. Otherwise the next attempt would
-    begin in a folder that this one has deleted, print into a file that it has closed, or could
-    start no thread.
+    exceptions, the limit of recursion, the default timeout of sockets, lowered limits of resources,
+    functions that we call and, in the main thread, the handlers of signals and the alarm. Otherwise
+    the next attempt would begin in a folder that this one has deleted, print into a file that it
+    has closed, or could start no thread.
 
-    Environment variables and the import path stay as they are: libraries set them once.
+    Environment variables and the import path stay as they are: libraries set them once. Sets
+    CHANGED if functions or modules were replaced, or a limit cannot be raised again.
     """
+    modules = dict(sys.modules)
+    called = [modules[name] for name in _CALLED if name in modules]
+    functions = [(module, dict(vars(module))) for module in called]
     hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
     streams, deep, umask = (sys.stdout, sys.stderr), sys.getrecursionlimit(), _umask()
     limits = {one: resource.getrlimit(one)[0] for one in _LIMITS}
@@ -50,8 +93,9 @@ def restored() -> Iterator[None]:
     try:
         yield
     finally:
+        sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
+        _put_back(modules, functions)
         if os.getpid() == process:  # else a forked child that is about to end
-            sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
             sys.stdout, sys.stderr = streams
             os.umask(umask)
             socket.setdefaulttimeout(timeout)
@@ -59,8 +103,10 @@ def restored() -> Iterator[None]:
                 now, most = resource.getrlimit(one)
                 # Infinity is -1. A library that has raised a limit may rely on it.
                 if now != resource.RLIM_INFINITY and not 0 <= before <= now:
-                    with suppress(OSError, ValueError):  # the hard limit is lower, too
+                    try:
                         resource.setrlimit(one, (before, most))
+                    except (OSError, ValueError):  # the hard limit is lower, too
+                        CHANGED.set()
             with suppress(RecursionError):  # it is deeper than that by now
                 sys.setrecursionlimit(deep)
             if folder is not None and _folder() != folder:
@@ -71,6 +117,69 @@ def restored() -> Iterator[None]:
             for one, handler in handlers.items():
                 if handler is not None and signal.getsignal(one) is not handler:
                     signal.signal(one, handler)
+
+
+def _put_back(modules: dict[str, ModuleType], functions: list[tuple[ModuleType, _Names]]) -> None:
+    """Put back what was replaced or removed. Calls nothing of the standard library."""
+    ours = {*_CALLED, "regrow", "ray"}
+    for name, module in modules.items():
+        if sys.modules.get(name) is not module and name.partition(".")[0] in ours:
+            sys.modules[name] = module
+            CHANGED.set()
+    for module, before in functions:
+        now = vars(module)
+        if now == before:
+            continue
+        for name, value in before.items():
+            if name[0] != "_" and callable(value) and now.get(name) is not value:
+                now[name] = value
+                CHANGED.set()
+
+
+@contextmanager
+def limits_kept() -> Iterator[None]:
+    """Within the block, refuse limits of resources with which this process, which reports and saves
+    for the trainable, would wait forever: raises ValueError in the trainable.
+    """
+    lower, process = resource.setrlimit, os.getpid()
+
+    def checked(which: int, limits: tuple[int, int]) -> None:
+        least = _LEAST[which]() if which in _LEAST and os.getpid() == process else 0
+        if 0 <= limits[0] < least:
+            name = next(name for name, value in vars(resource).items() if value == which)
+            raise ValueError(
+                f"the trainable lowers {name} to {limits[0]:,} for its whole process, which also"
+                f" reports and saves, and needs {least:,}: lower it in a process that it starts"
+            )
+        lower(which, limits)
+
+    resource.setrlimit = checked
+    try:
+        yield
+    finally:
+        resource.setrlimit = lower
+
+
+def _memory(field: int) -> Callable[[], int]:
+    """Return a function that returns how much memory this process needs, by a field of statm."""
+
+    def needed() -> int:
+        try:
+            pages = int(Path("/proc/self/statm").read_text().split()[field])
+        except OSError:  # no Linux
+            return 0
+        return pages * resource.getpagesize() + _SPARE_BYTES
+
+    return needed
+
+
+_LEAST: dict[int, Callable[[], int]] = {
+    resource.RLIMIT_NOFILE: lambda: _FEWEST_FILES,
+    resource.RLIMIT_AS: _memory(0),
+    resource.RLIMIT_DATA: _memory(5),
+    resource.RLIMIT_FSIZE: lambda: _SPARE_BYTES,
+}
+"""The least that a trainable may lower a limit to."""
 
 
 def _folder() -> str | None:

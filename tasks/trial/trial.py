@@ -265,19 +265,27 @@ class Trial(MediaLog):
                 given.
 
         """
-        self._limit = self._most if until is None else min(until, self._most)
+        outer = None if self._current is None else self._limit
+        own = self._limit = self._most if until is None else min(until, self._most)
         if self.enough is not None or self._out_of_time:
             self._limit = self._step
-        while True:
-            saved = self._reporter.reply.leaving and self._saved_step == self._step
-            if self._over() or (self._alone and saved):
-                self.cut_short = not self.complete
-                return
-            self._current = step = self._step + 1
-            yield step
-            if self._step < step:
-                raise ReportError(f"step {step} was not reported; call trial.report once a step")
-            self._current = None
+        try:
+            while True:
+                saved = self._reporter.reply.leaving and self._saved_step == self._step
+                if self._over() or (self._alone and saved):
+                    self.cut_short = not self.complete
+                    return
+                self._current = step = self._step + 1
+                yield step
+                if self._step < step:
+                    raise ReportError(
+                        f"step {step} was not reported; call trial.report once a step"
+                    )
+                self._current = None
+        finally:
+            enough = self.enough is not None or self._out_of_time
+            if outer is not None and self._limit == own and not enough:
+                self._limit = outer  # the loop around this one has its own last step
 
     def report(self, metrics: Mapping[str, float], checkpoint: Save | None = None) -> None:
         """Report one step.
@@ -302,17 +310,17 @@ class Trial(MediaLog):
             raise ReportError(
                 f"step {self._current} was reported twice; call trial.report once a step"
             )
-        clean = self._clean(metrics)
+        clean, saves = self._clean(metrics), checkpoint is not None
         if not self._alone:
             with self._reporter.awaited():  # by the other ranks, who have their own limit
-                clean = self._ranks.gather(self._step + 1, clean)
+                clean, saves = self._ranks.gather(self._step + 1, clean, saves=saves)
         self._step, self._reporting = self._step + 1, True
         self._metrics |= clean
         # Rank 0 decides what all ranks do. A second order follows if a scheduling decision was due.
-        order = self._ranks.ordered(lambda: self._first_order(clean, saves=checkpoint is not None))
+        order = self._ranks.ordered(lambda: self._first_order(clean, saves=saves))
         self._obey(order, checkpoint)
         if order.more:
-            order = self._ranks.ordered(lambda: self._second_order(saves=checkpoint is not None))
+            order = self._ranks.ordered(lambda: self._second_order(saves=saves))
             self._obey(order, checkpoint)
         self._order, self._reporting = order, False
         if self._current is None:

@@ -172,6 +172,30 @@ def test_a_process_that_a_trial_has_spoiled_is_left_after_one_loss(
         assert place.outcome(place.submit(3)).finished[0].ended.outcome == "done"
 
 
+def test_a_process_whose_functions_a_trial_has_replaced_runs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, store = spec_in(tmp_path), LocalStore(tmp_path / "store")
+    replaces = """
+    import json, os, sys, time
+    (Path("FOLDER") / str(trial.number)).write_text(str(os.getpid()))
+    if trial.number == 0:
+        time.time, json.dumps = (lambda: 0.0), None
+        for name in [name for name in sys.modules if name.startswith("regrow")]:
+            del sys.modules[name]
+"""
+    text = f"{WORK}{replaces}".replace("FOLDER", str(tmp_path))
+    (tmp_path / "work.py").write_text(text.replace("trial.number == 1", "False"))
+    (tmp_path / "go").touch()
+    monkeypatch.chdir(tmp_path)
+    with on_ray(spec, Job.of(spec, folder=str(tmp_path)), store) as place:
+        for trial in range(4):
+            assert place.outcome(place.submit(trial)).finished[0].ended.outcome == "done"
+    first, *others = [(tmp_path / str(trial)).read_text() for trial in range(4)]
+    assert first not in others
+    assert len(set(others)) < 3, "a process that is as it was runs further trials"
+
+
 def test_an_attempt_gets_its_placement_group_while_the_one_before_is_still_being_removed() -> None:
     connect(cpus=2, env={})
     try:

@@ -24,6 +24,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import fluent
 
 from regrow.infra.mlflow.in_trial import Tracked, discard_mlflow_calls, own_calls
+from regrow.infra.mlflow.in_trial_runs import end_left
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.updates import RunUpdate, Target
 from regrow.tasks.ports.messages import RecordsAway
@@ -214,6 +215,38 @@ def test_a_later_attempt_in_the_same_process_has_a_run_of_its_own(
     assert (first.data.params, second.data.params) == ({"host": "node-1"}, {"host": "node-2"})
     assert recorded.trial.data.params["host"] == "node-1", "MLflow keeps the first"
     assert recorded.trial.data.metrics["own"] == 2.0, "of the last attempt"
+
+
+@pytest.mark.parametrize("end", [None, 0, 3, "no data"])
+def test_a_run_of_a_training_that_exits_has_failed_unless_with_success(
+    recorded: Recorded, tmp_path: Path, end: object
+) -> None:
+    def train() -> None:
+        mlflow.log_metric("own", 1.0)
+        raise SystemExit(end)
+
+    with pytest.raises(SystemExit), attempt(recorded, tmp_path):
+        train()
+    [run] = recorded.below()
+    assert run.info.status == ("FAILED" if end else "FINISHED")
+
+
+def test_what_killed_attempts_left_running_is_ended_with_the_session(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    killed = os.fork()
+    if killed == 0:
+        with attempt(recorded, tmp_path):
+            mlflow.set_experiment("mine")
+            mlflow.log_metric("own", 1.0)
+            os._exit(9)
+    os.waitpid(killed, 0)
+    assert [run.info.status for run in recorded.runs()] == ["RUNNING"]
+    end_left(recorded.tracking_uri, "another")
+    assert [run.info.status for run in recorded.runs()] == ["RUNNING"]
+    end_left(recorded.tracking_uri, "id")
+    assert [run.info.status for run in recorded.runs()] == ["KILLED"]
+    assert recorded.trial.info.status == "RUNNING"
 
 
 def test_after_a_kill_and_a_rewind_no_step_is_twice_in_a_run_and_nothing_stays_open(

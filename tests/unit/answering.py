@@ -78,7 +78,7 @@ class Answering:
             since=0.0,
         )
         computing = Computing(self.kind, Path(chosen.folder), chosen.config)
-        return LoadedCheckpoint(chosen, computing, self.kind, self.metrics.batch)
+        return LoadedCheckpoint(chosen, computing, self.kind, self.metrics.batch, lambda: None)
 
     def run(
         self,

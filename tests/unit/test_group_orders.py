@@ -182,6 +182,21 @@ def test_after_a_notice_all_ranks_go_on_from_there(make_pair: MakeOffice, group:
     assert after.restored == {0: {"part-0": "3", "part-1": "3"}, 1: {"part-0": "3", "part-1": "3"}}
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_checkpoint_is_saved_of_whichever_rank_has_one(
+    make_pair: MakeOffice, group: Grouping, rank: int
+) -> None:
+    office = make_pair(max_steps=3, checkpoint={"every_steps": 2})
+
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            saves = saving(rank, step) if trial.world.rank == rank else None
+            trial.report({"score": step}, checkpoint=saves)
+
+    assert outcome(group(office, train)) == ("done", "", "")
+    assert parts(office) == {2: {rank}, 3: {rank}}
+
+
 # ---- checkpoints that are deleted meanwhile
 
 

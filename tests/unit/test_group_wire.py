@@ -114,7 +114,7 @@ def test_both_sides_know_the_key() -> None:
         path="a/ä", key="blobs/0/1/x", sha256="x", size=1, executable=False, rank=3
     )
     messages: list[Message] = [
-        RankReported(3, {"score": 0.1 + 0.2, "none": None}),
+        RankReported(3, {"score": 0.1 + 0.2, "none": None}, saves=True),
         Uploaded(4, part=CheckpointPart(files=[file], folders=["e"], uploaded=1)),
         RankFailure(AttemptVerdict(rank=1, message="no", trace="x" * 3_000_000)),
         Bye(),
@@ -261,7 +261,7 @@ def test_a_rank_that_says_what_is_no_message_counts_as_gone(lead: Leader, what: 
     waits.join(10)
     member._connection.sendall(BROKEN[what])
     with pytest.raises(GroupBroken, match="rank 1 on node is gone"):
-        lead.gather(1, {})
+        lead.gather(1, {}, saves=False)
     member.close()
 
 
@@ -274,7 +274,7 @@ def test_a_rank_that_is_silent_for_its_lease_counts_as_gone() -> None:
         time.sleep(0.1)
     waits.join(10)
     with pytest.raises(GroupBroken, match=r"rank 1 on node was silent for 0\.4 s"):
-        at.gather(1, {})
+        at.gather(1, {}, saves=False)
     member.close()
     at.close()
 

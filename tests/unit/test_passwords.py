@@ -3,6 +3,8 @@
 import shutil
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,21 @@ def test_passwords_that_came_with_a_copied_root_are_not_used_and_those_of_a_root
     assert passwords.make(tmp_path / "copy") == new != made
     (tmp_path / "mine").rename(tmp_path / "moved")
     assert passwords.make(tmp_path / "moved") == made
+
+
+def test_a_file_gets_addresses_without_a_login(tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from regrow.cli import ui
+from regrow.infra.state import passwords
+print(ui._link(passwords.make(Path({str(tmp_path)!r})))("page", "http://127.0.0.1:1/e/a"))
+"""
+    command = [sys.executable, "-c", code]
+    piped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "/e/a?login=" in piped
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run(command, stdout=out, check=True, timeout=60)
+    assert (tmp_path / "out").read_text() == "http://127.0.0.1:1/e/a\n"
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.5", None])

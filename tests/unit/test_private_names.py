@@ -30,6 +30,8 @@ RAY = {
     "ray._private.state:state.actor_table(actor_id, job_id, actor_state_name)": "children that find no room are not told of",
     "ray._private.worker:global_worker": "the same",
     "ray.core.generated.common_pb2:Address": "the same",
+    "ray._private.worker:global_worker.function_actor_manager": "a process whose functions a trial has replaced runs further ones",
+    "ray._private.function_manager:FunctionActorManager._num_task_executions": "the same",
     "ray._raylet:InnerGcsClient.drain_node": "a node with a notice is not drained: Ray continues placing tasks on it",
     "ray._private.worker:listen_error_messages(worker, threads_stopped)": "Ray prints into the live view and into JSON that a worker was lost",
     "ray._private.utils:set_sigterm_handler(sigterm_handler)": "SIGTERM while Ray starts ends the driver anywhere",

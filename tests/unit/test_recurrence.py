@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule
+from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule, RRuleSchedule
 
 from regrow.infra.prefect.clocks import clock
 from regrow.search.recurrence import (
@@ -117,6 +117,15 @@ def test_cron_comes_once_on_a_day_on_which_its_hour_is_left_out_or_comes_twice(
     )
 
 
+def test_the_end_of_a_rule_in_utc_is_the_same_moment_in_the_schedules_time_zone() -> None:
+    rule = "FREQ=DAILY;BYHOUR=9;BYMINUTE=0;BYSECOND=0;UNTIL=20991203T080000Z"
+    made = clock(When(rrule=rule, timezone="Europe/Zurich")) or {}
+    assert made["rrule"].endswith("UNTIL=20991203T090000")
+    start = datetime(2099, 12, 1, tzinfo=UTC)
+    times = asyncio.run(RRuleSchedule.model_validate(made).get_dates(9, start=start))
+    assert [f"{at.astimezone(UTC):%dT%H}" for at in times] == ["01T08", "02T08", "03T08"]
+
+
 NEVER = """
 import prefect.server.schemas.schedules, regrow.infra.prefect.private
 from regrow.infra.prefect import clocks
@@ -125,7 +134,7 @@ from regrow.search.spec import When
 
 clocks._LOOK_SECONDS = 0.5
 for given in ({"cron": "0 0 30 2 *"}, *({"rrule": f"FREQ=DAILY;{rest}"} for rest in (
-    "UNTIL=20990101T000000Z", "COUNT=0", "INTERVAL=0"
+    "UNTIL=20991301T000000Z", "UNTIL=20200101T000000Z", "COUNT=0", "INTERVAL=0"
 ))):
     try:
         clocks.clock(When(**given))
@@ -138,7 +147,8 @@ def test_times_that_never_come_are_told() -> None:
     done = subprocess.run([sys.executable, "-c", NEVER], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "has no times (failed to find next date)",
-        "has no times (RRULE UNTIL values must be specified in UTC when DTSTART is timezone-aware)",
+        "has no times (20991301T000000Z)",
+        "never comes",
         "never comes",
         "has no next time that is found within 0.5 s",
     ], "and the last search ends with its process"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 HEAD = """
-import os, resource, signal, socket, sys, tempfile, threading
-from regrow.tasks.process.restored import restored
+import builtins, os, resource, signal, socket, sys, tempfile, threading, time, warnings
+from regrow.tasks.process.restored import CHANGED, restored
 terminated = lambda number, frame: None
 signal.signal(signal.SIGTERM, terminated)
 with restored():
@@ -33,7 +33,23 @@ with restored():
             "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
             "signal.getsignal(signal.SIGTERM) is terminated",
         ),
-        ("signal.alarm(1)", "signal.alarm(0) == 0"),
+        ("signal.alarm(1)", "signal.alarm(0) == 0 and not CHANGED.is_set()"),
+        ("time.time = lambda: 0.0", "time.time() > 1.0 and CHANGED.is_set()"),
+        ("builtins.open = os.getpid = None", "open('here') and os.getpid() and CHANGED.is_set()"),
+        ("del sys.modules['regrow.tasks']", "sys.modules['regrow.tasks'] and CHANGED.is_set()"),
+        (
+            "threading.excepthook = print",
+            "threading.excepthook is not print and not CHANGED.is_set()",
+        ),
+        # as PyTorch 2 does when it is imported
+        (
+            "import inspect; inspect.getfile = print",
+            "inspect.getfile is print and not CHANGED.is_set()",
+        ),
+        (
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99))",
+            "CHANGED.is_set() or not os.getuid()",
+        ),
         (
             "resource.setrlimit(resource.RLIMIT_NOFILE, (9, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))",
             "resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 9",
@@ -54,3 +70,28 @@ def test_the_next_attempt_finds_its_process_as_it_was(
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory in use is read from /proc")
+@pytest.mark.parametrize("name", ["NOFILE", "AS", "DATA", "FSIZE"])
+def test_a_limit_with_which_the_process_would_hang_is_refused(name: str) -> None:
+    code = f"""
+import os, resource
+from regrow.tasks.process.restored import limits_kept
+before = resource.getrlimit(resource.RLIMIT_{name})
+with limits_kept():
+    resource.setrlimit(resource.RLIMIT_{name}, (1 << 60 if before[1] < 0 else before[1], before[1]))
+    try:
+        resource.setrlimit(resource.RLIMIT_{name}, (20, before[1]))
+    except ValueError as error:
+        print(error)
+    if os.fork() == 0:
+        resource.setrlimit(resource.RLIMIT_{name}, (200, before[1]))
+        os._exit(0)
+    assert os.wait()[1] == 0
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"the trainable lowers RLIMIT_{name} to 20 for its whole process")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from regrow.apps.serving.batching import Batcher, Limits, Overloaded, Result
+from regrow.apps.serving.batching import Batcher, Hung, Limits, Overloaded, Result
 
 
 class Calls:
@@ -36,7 +36,9 @@ def batched(
     **limits: Any,
 ) -> Any:
     async def whole() -> Any:
-        batcher = Batcher(run, Limits(**{"most": 16, "wait": 0.005, "waiting": 100, **limits}))
+        batcher = Batcher(
+            run, Limits(**{"most": 16, "wait": 0.005, "waiting": 100, "seconds": 9.0, **limits})
+        )
         found = await what(batcher)
         await asyncio.wait_for(batcher.close(), 5)
         return found
@@ -51,6 +53,33 @@ def test_each_gets_its_own_result_and_lists_stay_in_order() -> None:
         )
 
     assert batched(Calls(), ask) == [[str(10 * n + k).encode() for k in range(n)] for n in range(8)]
+
+
+def test_those_who_wait_for_a_call_that_hangs_are_told_and_its_process_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("regrow.apps.serving.batching.HUNG_SECONDS", 0.0)
+    hangs, left = threading.Event(), threading.Event()
+
+    def run(inputs: list[Any]) -> Sequence[Result]:
+        if inputs != [1]:
+            hangs.wait(60)
+        return [b"1"] * len(inputs)
+
+    async def whole() -> list[list[Result]]:
+        limits = Limits(most=2, wait=0.0, waiting=100, seconds=0.2)
+        batcher = Batcher(run, limits, on_hang=left.set)
+        found = [await batcher.ask([1])]
+        found += await asyncio.gather(*(batcher.ask([n]) for n in (2, 3, 4, 5, 6)))
+        found += [await batcher.ask([1])]
+        await asyncio.wait_for(batcher.close(), 5)
+        return found
+
+    first, *others = asyncio.run(whole())
+    hangs.set()
+    assert first == [b"1"]
+    assert {type(result) for [result] in others} == {Hung}
+    assert left.is_set()
 
 
 def test_a_batch_is_at_most_so_large_and_one_thread_computes() -> None:
@@ -147,7 +176,7 @@ def test_a_request_that_is_given_up_harms_no_other() -> None:
 
 def test_closing_waits_for_what_was_asked() -> None:
     async def whole() -> list[Result]:
-        batcher = Batcher(Calls(0.05), Limits(most=4, wait=0.0, waiting=100))
+        batcher = Batcher(Calls(0.05), Limits(most=4, wait=0.0, waiting=100, seconds=9.0))
         asked = asyncio.create_task(batcher.ask(range(10)))
         await asyncio.sleep(0)
         await batcher.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -170,6 +171,19 @@ def test_an_answer_on_errors_is_short_whatever_was_sent() -> None:
         serving.post({"x": 13}).json()["detail"]
         == "Input raised RuntimeError; the log of the server has its traceback"
     )
+
+
+def test_a_predict_that_hangs_is_answered_for() -> None:
+    class Hanging(Picky):
+        max_seconds = 0.2
+
+        def predict(self, inputs: list[Any]) -> list[Any]:
+            time.sleep(1.0)
+            return [1 for _ in inputs]
+
+    answer = Answering(Hanging).post({"x": 1})
+    why = "predict did not return within 0.2 s (max_seconds)"
+    assert (answer.status_code, answer.json()["detail"]) == (504, why)
 
 
 def test_an_answer_that_is_too_large_is_the_models_error() -> None:

@@ -102,6 +102,26 @@ def test_a_loop_within_the_loop_does_the_steps_of_both(
     assert steps(office) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_the_last_step_of_a_loop_within_is_not_that_of_the_loop_around_it(
+    make_office: MakeOffice, attempt: Attempting, *, left: bool
+) -> None:
+    office = make_office(max_steps=5)
+    around: list[int] = []
+
+    def pairs(trial: Trial) -> None:
+        for first in trial.steps():
+            around.append(first)
+            for step in trial.steps(until=first + (2 if left else 1)):
+                trial.report({"score": step})
+                if left and step > first:
+                    break
+
+    assert attempt(office, pairs).ended.outcome == "done"
+    assert steps(office) == [1, 2, 3, 4, 5]
+    assert around == [1, 3, 5]
+
+
 def test_a_rung_at_the_end_of_a_phase_is_judged_before_the_next(
     make_office: MakeOffice, attempt: Attempting
 ) -> None:

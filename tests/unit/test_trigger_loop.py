@@ -207,6 +207,20 @@ def test_what_the_server_refuses_is_set_aside_and_what_it_fails_at_is_tried_so_m
     assert again.made == []
 
 
+def test_a_watcher_that_is_started_again_goes_on_counting(places: Places) -> None:
+    server = Server({"hook": True})
+    server.answers = {"failing": 500}
+    put(places, "s0", "failing", None)
+    for _ in range(TRIES):
+        assert found(places) == []
+        with looping(places, server) as loop:
+            loop._round()
+            loop._journal.compact()
+    assert [one.what.partition(" ")[0] for one in found(places)] == ["hook"]
+    with looping(places, server) as loop:
+        assert loop._journal.pending() == []
+
+
 def test_what_is_in_the_way_is_told_until_it_is_not(places: Places) -> None:
     hooks.place(places).parent.mkdir(parents=True)
     hooks.place(places).write_text("{")

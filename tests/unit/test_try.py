@@ -46,6 +46,15 @@ def broken(trial):
     trial.report({"score": 1})
     raise ValueError("a bug of the user's")
 
+def leaving(trial):
+    import os
+    trial.report({"score": 1})
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    print("after its child")
+    os._exit(0)
+
 def endless(trial):
     trial.report({"score": 1})
     while True:
@@ -246,6 +255,14 @@ def test_the_users_own_traceback_comes_first(desk: Desk) -> None:
         f'  File "{desk.folder}/work.py", line 23, in broken',
     ]
     assert err.endswith("regrow: the trial failed after step 1: ValueError: a bug of the user's\n")
+
+
+def test_a_trial_that_ends_its_process_has_failed(desk: Desk) -> None:
+    desk.write(trainable="work.py:leaving")
+    out, err = desk.run(expect=1)
+    assert "after its child\n" in out
+    assert err.startswith("regrow: the trial ended its process after step 1, by os._exit(0): ")
+    assert len(err.splitlines()) == 1
 
 
 def test_a_script_that_fails_says_so_once(desk: Desk) -> None:

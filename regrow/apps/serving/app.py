@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from regrow.apps.serving import documented
-from regrow.apps.serving.batching import Overloaded
+from regrow.apps.serving.batching import Hung, Overloaded
 from regrow.apps.serving.limits import Body, BudgetFull, CsvCounter, JsonCounter, Rooms, TooMuch
 from regrow.apps.serving.metrics import Counted
 from regrow.apps.serving.mlflow_model import PARQUET, ServedMlflowModel
@@ -26,8 +26,8 @@ from regrow.tasks.output.traces import in_a_line, user_trace
 
 MOST_ERRORS = 20
 """Maximum number of errors that an answer lists for one request's inputs."""
-HTTP_500 = 500
-"""Status if the model could not answer."""
+HTTP_500, HTTP_504 = 500, 504
+"""Status if the model could not answer, and if it did not in time."""
 MOST_LISTED = 10_000
 """If a request has more errors, only their number is reported: pydantic's list is 1 KB an error."""
 MOST_LETTERS = 200
@@ -126,7 +126,7 @@ class Answers:
         if model is not None:
             answer.headers.update(model.headers)
             model.answered += 1
-            model.failed += answer.status_code == HTTP_500
+            model.failed += answer.status_code in (HTTP_500, HTTP_504)
         trial = "" if model is None else str(model.chosen.trial)
         self.metrics.answered(trial, answer.status_code, time.perf_counter() - began)
         return answer
@@ -209,6 +209,10 @@ class Answers:
             results = await model.batcher.ask(inputs)
         except Overloaded:
             raise Refusal(503, f"{self.kind.max_waiting} inputs are waiting already") from None
+        if any(isinstance(one, Hung) for one in results):
+            why = f"predict did not return within {self.kind.max_seconds:g} s (max_seconds)"
+            _LOG.error("trial %d: %s; this process is replaced", model.chosen.trial, why)
+            raise Refusal(HTTP_504, why)
         if (
             wrong := next((one for one in results if not isinstance(one, bytes)), None)
         ) is not None:

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+HUNG_SECONDS = 1.0
+"""Seconds in which the requests of a call that hangs are answered."""
 Result = bytes | BaseException
 """An output as JSON, or the exception that was raised for it."""
 
@@ -18,13 +20,20 @@ class Overloaded(Exception):
     """Too many inputs wait: another one would wait too long."""
 
 
+class Hung(Exception):
+    """The call of the model has not returned in time, and none follows in this process."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """See Served: `most` inputs a call, `wait` seconds, at most `waiting` inputs that wait."""
+    """See Served: `most` inputs a call, `wait` seconds, at most `waiting` inputs that wait, at most
+    `seconds` a call.
+    """
 
     most: int
     wait: float
     waiting: int
+    seconds: float
 
 
 class Batcher:
@@ -41,8 +50,11 @@ class Batcher:
         run: Callable[[list[Any]], Sequence[Result]],
         limits: Limits,
         thread: ThreadPoolExecutor | None = None,
+        on_hang: Callable[[], object] = lambda: None,
     ) -> None:
-        self._run, self._limits = run, limits
+        """`on_hang`: called when a call has not returned in time, once its inputs are answered."""
+        self._run, self._limits, self._on_hang = run, limits, on_hang
+        self._hangs = False
         self._waiting: deque[tuple[float, Any, asyncio.Future[Result]]] = deque()
         self._open = 0
         """Number of inputs that wait or are computed."""
@@ -55,7 +67,11 @@ class Batcher:
         self._pump = asyncio.create_task(self._batches())
 
     async def ask(self, inputs: Sequence[Any]) -> list[Result]:
-        """Return each input's result, in order. Raises Overloaded without computing anything."""
+        """Return each input's result, in order; Hung for each that no call will answer any more.
+        Raises Overloaded without computing anything.
+        """
+        if self._hangs:
+            return [Hung()] * len(inputs)
         if self._open + len(inputs) > self._limits.waiting and self._open:
             raise Overloaded
         loop, now = asyncio.get_running_loop(), time.monotonic()
@@ -87,7 +103,16 @@ class Batcher:
             ]
             inputs = [each for _, each, _ in batch]
             expected, self._peak = self._peak, self._open
-            results = await loop.run_in_executor(self._thread, self._safely, inputs)
+            try:
+                async with asyncio.timeout(self._limits.seconds):
+                    results = await loop.run_in_executor(self._thread, self._safely, inputs)
+            except TimeoutError:
+                self._hangs = True
+                for _, _, future in (*batch, *self._waiting):
+                    if not future.done():
+                        future.set_result(Hung())
+                loop.call_later(HUNG_SECONDS, self._on_hang)
+                return
             for (_, _, future), result in zip(batch, results, strict=True):
                 if not future.done():  # its request may have been cancelled
                     future.set_result(result)

@@ -71,6 +71,7 @@ def openapi(kind: type[Served], experiment: str) -> dict[str, Any]:
         },
         "500": {"description": "The model raised."},
         "503": {"description": "No model is loaded yet, or too much waits."},
+        "504": {"description": "The model did not answer in time."},
     }
     predict = {
         "summary": "One input, or a list of inputs",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+from collections.abc import Callable
 from typing import Any
 
 from regrow.apps.serving.batching import Batcher, Limits
@@ -11,13 +13,22 @@ from regrow.apps.serving.messages import Chosen, Role
 from regrow.apps.serving.served import Served
 from regrow.apps.serving.users_class import Computing
 
+HUNG_EXIT = 76
+"""Exit code of a process whose `predict` hangs (EX_PROTOCOL)."""
+
 
 class LoadedCheckpoint:
     """A loaded checkpoint that answers requests."""
 
     def __init__(
-        self, chosen: Chosen, computing: Computing, kind: type[Served], on_batch: Any = None
+        self,
+        chosen: Chosen,
+        computing: Computing,
+        kind: type[Served],
+        on_batch: Any = None,
+        on_hang: Callable[[], object] = lambda: os._exit(HUNG_EXIT),
     ) -> None:
+        """`on_hang`: ends this process, whose `predict` hangs."""
         self.chosen = chosen
         self.answered = self.failed = 0
         self.headers = {"Regrow-Trial": str(chosen.trial), "Regrow-Step": str(chosen.step)}
@@ -27,8 +38,13 @@ class LoadedCheckpoint:
                 on_batch(str(chosen.trial), len(inputs))
             return computing.run(inputs)
 
-        limits = Limits(most=kind.max_batch, wait=kind.max_wait, waiting=kind.max_waiting)
-        self.batcher = Batcher(run, limits, computing.thread)
+        limits = Limits(
+            most=kind.max_batch,
+            wait=kind.max_wait,
+            waiting=kind.max_waiting,
+            seconds=kind.max_seconds,
+        )
+        self.batcher = Batcher(run, limits, computing.thread, on_hang)
 
 
 class Models:

@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -110,7 +111,9 @@ class Replica:
         await server.serve(sockets)
 
     def _model(self, chosen: Chosen, computing: Computing) -> LoadedCheckpoint:
-        return LoadedCheckpoint(chosen, computing, self.kind, self.metrics.batch)
+        # as if asked to end: pending requests of the other model are answered
+        leave = partial(os.kill, os.getpid(), signal.SIGTERM)
+        return LoadedCheckpoint(chosen, computing, self.kind, self.metrics.batch, leave)
 
     def _hold(self, chosen: Chosen, computing: Computing) -> None:
         self.models.next[chosen.role] = self._model(chosen, computing)

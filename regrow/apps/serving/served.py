@@ -58,6 +58,11 @@ class Served:
     max_waiting: ClassVar[int] = 4096
     """Maximum number of inputs that wait in one process; more are answered with 503 immediately."""
 
+    max_seconds: ClassVar[float] = 300.0
+    """Maximum seconds for a batch. After that its requests are answered with 504, and the process,
+    whose `predict` hangs, is replaced.
+    """
+
     cpus: ClassVar[float] = 1
     """CPUs that a replica holds, with --ray."""
 

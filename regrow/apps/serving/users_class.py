@@ -72,6 +72,8 @@ def _wrong(path: str, kind: Any) -> Iterator[str]:
     for name in ("max_batch", "max_inputs", "max_body", "max_items", "max_answer", "max_waiting"):
         if not isinstance(value := getattr(kind, name), int) or value < 1:
             yield f": {name} is {value!r}; write a whole number of 1 or more"
+    if not isinstance(most := kind.max_seconds, int | float) or not most > 0:
+        yield f": max_seconds is {most!r}; write seconds, more than 0"
     if not isinstance(wait := kind.max_wait, int | float) or not 0 <= wait <= 10:
         yield f": max_wait is {wait!r}; write seconds, from 0 to 10"
 

@@ -16,6 +16,7 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.events import Event
 from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter, EventOrder
+from pydantic import ValidationError
 
 from regrow.apps.station.triggers.journal import Cursor
 from regrow.apps.station.triggers.payloads import acceptable
@@ -43,15 +44,28 @@ def named(pattern: str) -> EventNameFilter:
     return EventNameFilter(name=[pattern])
 
 
-def read(client: SyncPrefectClient, pattern: str, start: float, end: float) -> Iterator[Event]:
-    """Yield the events of that name between two times (seconds since the epoch), oldest first."""
+def read(
+    client: SyncPrefectClient, pattern: str, start: float, end: float
+) -> Iterator[Event | tuple[str, str]]:
+    """Yield the events of that name between two times (seconds since the epoch), oldest first; of
+    one that Prefect's own class refuses, its id, and why.
+    """
     occurred = EventOccurredFilter(since=_time(start), until=_time(end))
     wanted = EventFilter(occurred=occurred, event=named(pattern), order=EventOrder.ASC)
-    page = client.read_events(wanted, limit=_PAGE)
-    yield from page.events
-    while page.next_page is not None:
-        page = client.read_events_page(str(page.next_page))
-        yield from page.events
+    body = {"filter": wanted.model_dump(mode="json"), "limit": _PAGE}
+    # Its `read_events` would fail for a page with such an event.
+    page = client.request("POST", "/events/filter", json=body).json()
+    while True:
+        for one in page["events"]:
+            try:
+                yield Event.model_validate(one)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(map(str, first["loc"]))
+                yield str(one.get("id")), f"Prefect cannot read it: {where}: {first['msg']}"
+        if page.get("next_page") is None:
+            return
+        page = client.request("GET", page["next_page"]).json()
 
 
 def event_data(event: Event) -> dict[str, Any]:
@@ -96,23 +110,23 @@ class EventsTrigger:
         start = max(since(cursor), min(start, now - OVERLAP_SECONDS))
         # The sender's clock may be ahead. The upper limit is uncritical, since seen events are
         # recognized by their ids.
-        found = read(self._client, self._pattern, start, now + LATE_SECONDS)
-        new = [
-            event_data(event)
-            for event in found
-            if str(event.id) not in cursor and not self._is_own(event)
-        ]
+        new, refused = list[dict[str, Any]](), list[tuple[str, str]]()
+        for event in read(self._client, self._pattern, start, now + LATE_SECONDS):
+            if not isinstance(event, Event):
+                refused += [event] if event[0] not in cursor else []
+            elif str(event.id) not in cursor and not self._is_own(event):
+                new.append(event_data(event))
         self._looks, self._reached = self._looks + 1, now
-        if not new and now - known < _KEEP_SECONDS:
+        if not new and not refused and now - known < _KEEP_SECONDS:
             return None
         old = [
             key
             for key, at in cursor.items()
             if key not in (GIVEN, _AT) and at < now - 2 * LATE_SECONDS
         ]
-        return Step(
-            put={_AT: now, **{event["id"]: event["time"] for event in new}}, drop=old, events=new
-        )
+        seen = {event["id"]: event["time"] for event in new} | {one: now for one, _ in refused}
+        named_refused = [(f"event {one}", why) for one, why in refused]
+        return Step(put={_AT: now, **seen}, drop=old, events=new, refused=named_refused)
 
     def _is_own(self, event: Event) -> bool:
         """Return whether it is about the schedule, one of its runs, or one of its experiments."""

@@ -32,9 +32,12 @@ Cursor = dict[str, Any]
 
 @dataclass(slots=True)
 class _Deployment:
-    """State of one deployment: the cursor of each of its triggers, and its events by id."""
+    """State of one deployment: the cursor of each of its triggers, and its events by id. `failed`:
+    how often making a flow run of a pending one has failed.
+    """
 
     cursors: dict[str, Cursor] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
     pending: dict[str, dict[str, Any]] = field(default_factory=dict)
     made: dict[str, None] = field(default_factory=dict)
 
@@ -85,6 +88,10 @@ class Journal:
             (name, event) for name, known in self._known.items() for event in known.pending.values()
         ]
 
+    def failures(self, deployment: str, event_id: str) -> int:
+        """Return how often a pending event's flow run could not be made."""
+        return self._of(deployment).failed.get(event_id, 0)
+
     def begin(self, deployment: str, trigger: str, cursor: Mapping[str, Any]) -> None:
         """Record that a trigger starts from this cursor."""
         self._write("begin", deployment, trigger=trigger, put=dict(cursor))
@@ -107,6 +114,11 @@ class Journal:
     def made(self, deployment: str, event_id: str, flow_run: str) -> None:
         """Record that an event has its flow run; `flow_run`: the id, or why there is none."""
         self._write("made", deployment, id=event_id, flow_run=flow_run)
+
+    def failed(self, deployment: str, event_id: str) -> None:
+        """Record that an event's flow run could not be made, once more."""
+        count = self.failures(deployment, event_id) + 1
+        self._write("failed", deployment, id=event_id, count=count)
 
     def forget(self, deployment: str) -> None:
         """Record that the deployment is gone; drop all its state."""
@@ -149,6 +161,8 @@ class Journal:
                 "made": list(known.made),
                 "events": list(known.pending.values()),
             }
+            for event_id, count in known.failed.items():
+                yield {"did": "failed", "of": name, "id": event_id, "count": count}
 
     def _apply(self, record: dict[str, Any]) -> None:
         name = record["of"]
@@ -164,9 +178,12 @@ class Journal:
                 known.pending.update((event["id"], event) for event in record["events"])
             case "made":
                 known.pending.pop(record["id"], None)
+                known.failed.pop(record["id"], None)
                 known.made[record["id"]] = None
                 while len(known.made) > MADE_KEPT:
                     del known.made[next(iter(known.made))]
+            case "failed":
+                known.failed[record["id"]] = record["count"]
             case "known":
                 known.made.update(dict.fromkeys(record["made"]))
                 known.pending.update((event["id"], event) for event in record["events"])

@@ -318,11 +318,13 @@ class TriggerLoop:
             trouble = Trouble(
                 schedule=self._name(schedule_id), what=f"{what} starts no run", reason=reason(error)
             )
-            if self._events.failed(key, trouble) or not _may_pass(error):
+            before = self._journal.failures(*key)
+            if self._events.failed(key, trouble, before) or not _may_pass(error):
                 self._refuse(trouble.schedule, what, trouble.reason, event)
                 self._journal.made(*key, f"refused: {trouble.reason}")
                 self._events.over(key)
             else:
+                self._journal.failed(*key)
                 _log.warning(
                     "%s: %s: %s; it is tried again", trouble.schedule, trouble.what, trouble.reason
                 )

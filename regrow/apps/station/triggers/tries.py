@@ -53,9 +53,11 @@ class Tries:
         known = self._failed.get(key)
         return known is None or time.monotonic() >= known[1]
 
-    def failed(self, key: Hashable, trouble: Trouble) -> bool:
-        """Count a failure; return whether it was the last allowed one."""
-        count = self._failed[key][0].tries + 1 if key in self._failed else 1
+    def failed(self, key: Hashable, trouble: Trouble, before: int = 0) -> bool:
+        """Count a failure, after `before` of an earlier process; return whether it was the last
+        allowed one.
+        """
+        count = 1 + (self._failed[key][0].tries if key in self._failed else before)
         pause = min(PAUSES[0] * 2 ** min(count - 1, 20), self._most)
         self._failed[key] = replace(trouble, tries=count), time.monotonic() + pause
         return count >= TRIES

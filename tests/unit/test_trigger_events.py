@@ -1,0 +1,47 @@
+"""The trigger on Prefect's events: what cannot be read is set aside, and holds up nothing."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+from prefect.events import Event
+
+from regrow.apps.station.triggers.events import EventsTrigger
+from regrow.apps.station.triggers.trigger import GIVEN
+
+
+class Client:
+    """Prefect's client, with two pages of events."""
+
+    def __init__(self, *pages: list[dict[str, Any]]) -> None:
+        self._pages = pages
+
+    def request(self, method: str, path: str, **_: Any) -> Any:
+        at = 0 if method == "POST" else int(path)
+        following = str(at + 1) if at + 1 < len(self._pages) else None
+        page = {"events": self._pages[at], "total": 3, "next_page": following}
+        return SimpleNamespace(json=lambda: page)
+
+
+def event(name: str) -> dict[str, Any]:
+    made = Event(event=name, resource={"prefect.resource.id": "a"}, id=uuid4())  # type: ignore[arg-type]  # it is converted
+    return made.model_dump(mode="json")
+
+
+def test_an_event_that_prefect_cannot_read_is_set_aside_and_those_after_it_are_found() -> None:
+    first, last = event("first"), event("last")
+    odd = {**event("odd"), "resource": {"no": "id"}}
+    client: Any = Client([odd, first], [last])
+    trigger = EventsTrigger(client, "*", "s", str(uuid4()))
+    cursor: dict[str, Any] = {GIVEN: {"given": "*", "since": time.time() - 60}}
+    step = trigger.poll(cursor)
+    assert step is not None
+    assert [one["name"] for one in step.events] == ["first", "last"]
+    [(what, why)] = step.refused
+    assert what == f"event {odd['id']}"
+    assert why.startswith("Prefect cannot read it: resource")
+    again = trigger.poll({**cursor, **step.put})
+    assert again is None, "each once"
