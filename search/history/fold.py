@@ -130,14 +130,7 @@ class History(View):
         """Take over the settings of this session, which may differ from the last one's."""
         if self.created is None:
             return
-        before, self._spec = self.spec, self._named(specification(self.created, event))
-        for limit, was, now in (
-            ("budget", before.budget, self._spec.budget),
-            ("stop.dollars", before.stop.dollars, self._spec.stop.dollars),
-            ("stop.deadline", before.stop.deadline, self._spec.stop.deadline),
-        ):
-            if was != now:
-                self.passed.pop(limit, None)
+        self._spec = self._named(specification(self.created, event))
         if self._spec.stop.tolerance != self._plateau.tolerance:
             self._plateau.restart(self._spec.stop.tolerance)
         self._count()
@@ -448,7 +441,6 @@ class History(View):
 
     def _milestone(self, event: events.Milestone) -> None:
         self.milestones.append(event)
-        self.passed[event.limit] = event.percent
 
     def _closing(self, event: events.Closing) -> None:
         self.closing = event

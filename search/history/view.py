@@ -88,8 +88,6 @@ class View:
         """Slot-seconds of ended attempts, by the price of a slot and hour (None: no price)."""
         self.milestones: list[Milestone] = []
         """How much of the limits of money and time was used when, and what was expected then."""
-        self.passed: dict[str, int] = {}
-        """The last milestone of each limit as it is now, in percent."""
         self.spending = Spending()
         self.pace = Pace()
         self.work: Work | None = None

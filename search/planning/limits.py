@@ -205,8 +205,9 @@ def milestone(history: History, now: float) -> tuple[str, int] | None:
     nothing is due.
     """
     for limit in every(history, now):
+        before = [one.percent for one in history.milestones if one.limit == limit.key]
         passed = [percent for percent in MILESTONES if 100 * limit.share >= percent]
-        if passed and passed[-1] > history.passed.get(limit.key, 0):
+        if passed and passed[-1] > max(before, default=0):
             return limit.key, passed[-1]
     return None
 

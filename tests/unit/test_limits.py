@@ -250,20 +250,6 @@ def test_all_parts_of_a_limit_are_recorded_once() -> None:
     assert [one.spent for one in done.history.milestones] == pytest.approx([3, 6, 9.6], abs=0.3)
 
 
-def test_the_parts_of_a_limit_that_was_raised_are_recorded_again() -> None:
-    def due(**settings: Any) -> tuple[str, int] | None:
-        history = History()
-        for event in run({"dollars": 12.0}).events:
-            history.apply(event)
-        t = history.t_last
-        history.apply(Opened(t=t, by="driver", driver="d", slots=4, trials=99, settings=settings))
-        return limits.milestone(history, t)
-
-    assert due(stop={"dollars": 20.0}) == ("stop.dollars", 50)
-    assert due(stop={"dollars": 90.0}) is None
-    assert due(retries={"error": 7}) is None, "the limit is as it was"
-
-
 def test_what_still_runs_at_the_limit_is_overdue() -> None:
     done = run({"deadline": "3h"})
     cut = next(n for n, event in enumerate(done.events) if isinstance(event, Closing))
