@@ -29,7 +29,7 @@ from regrow.infra.log.log import Superseded
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import Prepared, prepare, take_stop_requests
 from regrow.infra.state.places import Places
-from regrow.search.events import Hold
+from regrow.search.events import Created, Hold, Opened
 from regrow.search.history import History
 from regrow.search.needs import ClusterCapacity
 from regrow.search.spec import MOST_STEPS, Spec
@@ -86,18 +86,21 @@ class Inline:
         self._thread = background.start(self._loop.run_forever, name="inline")
         libraries = ("regrow", "optuna", "numpy")
         opening = SessionOpening(
-            id=str(uuid.uuid4()),
-            spec=prepared.spec.record(),
-            slots=slots,
-            widest=WIDEST,
-            trials=trials,
-            flow_run=None,
-            code=None if prepared.code is None else prepared.code[1],
-            hold=hold,
-            versions={
-                "python": platform.python_version(),
-                **{name: version(name) for name in libraries},
-            },
+            created=Created(t=0.0, id=str(uuid.uuid4()), spec=prepared.spec.record()),
+            opened=Opened(
+                t=0.0,
+                by="driver",
+                driver="",
+                slots=slots,
+                widest=WIDEST,
+                trials=trials or 0,
+                code=None if prepared.code is None else prepared.code[1],
+                hold=hold,
+                versions={
+                    "python": platform.python_version(),
+                    **{name: version(name) for name in libraries},
+                },
+            ),
         )
         driver = f"{socket.gethostname()}:{os.getpid()}:inline-{uuid.uuid4().hex[:8]}"
 

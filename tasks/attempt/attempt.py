@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from regrow.search.events import Cause, Place, Saved
+from regrow.search.events import Began, Cause, Place, Saved
 from regrow.search.measured import Traffic
 from regrow.tasks.attempt.stall_watchdog import StallWatchdog
 from regrow.tasks.attempt.training import end_process_pools, recorded, train
@@ -26,7 +26,7 @@ from regrow.tasks.media.writer import MediaWriter
 from regrow.tasks.output import parts
 from regrow.tasks.output.traces import in_a_line, one_line
 from regrow.tasks.ports.executor import Finished
-from regrow.tasks.ports.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records
+from regrow.tasks.ports.messages import Assignment, CoordinatorClient, Host, Job, Records
 from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken, PartMissing, RankFailed, RankGroup
 from regrow.tasks.ports.store import Store, StoreError, Unavailable, pop_traffic
 from regrow.tasks.process import temporary
@@ -101,19 +101,23 @@ def run_attempt(
         listening.callback(writer.close)
         asked = partial(_asked, job, store)
         origin = _restored(assignment, store, scratch / "restored")
-        arrival = Arrival(
-            place=host.place(),
-            others=group.places,
+        place = host.place()
+        began = Began.at(
+            place,
+            t=time.time(),
+            trial=assignment.trial,
+            attempt=assignment.attempt,
+            others=list(group.places),
             task_run=task_run,
             restored=origin.step,
-            skipped=origin.skipped,
+            skipped=list(origin.skipped),
             traffic=asked(),
         )
         # Without the store, the attempt does not begin: beginning at step 0 would supersede all
         # earlier work.
         begins = origin.trouble is None
         saved = _saved_by(writer, assignment, origin.cloned, asked)
-        reporter = Reporter(coordinator, assignment, arrival if begins else None, saved)
+        reporter = Reporter(coordinator, assignment, began if begins else None, saved)
         reporter.step = origin.step
         reporter.on_drop, writer.on_news = writer.drop, reporter.hurry
         reporter.trouble = lambda: writer.trouble
@@ -131,9 +135,7 @@ def run_attempt(
             queue=writer.call,
             folder=scratch / "media",
         )
-        attempt = _Attempt(
-            job, assignment, store, host, arrival.place, group, reporter, writer, media
-        )
+        attempt = _Attempt(job, assignment, store, host, place, group, reporter, writer, media)
         try:
             if begins:
                 listening.enter_context(host.listen(reporter.notice))
@@ -153,7 +155,7 @@ def run_attempt(
         ended = msgspec.structs.replace(reporter.ended(end, media.count), traffic=asked())
         fenced = reporter.reply.reason == "fenced"
         reply = reporter.reply if fenced else reporter.flush(ended=ended, carry_on=carry_on())
-        return Finished(ended=ended, reply=reply, restored=arrival.restored)
+        return Finished(ended=ended, reply=reply, restored=origin.step)
 
 
 class _Attempt:

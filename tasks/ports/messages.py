@@ -10,8 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from regrow.search.endings import Ending
-from regrow.search.events import Ended, Place, Row, Saved
-from regrow.search.measured import Traffic
+from regrow.search.events import Began, Ended, Place, Row, Saved
 from regrow.search.needs import Needs
 from regrow.search.spec import RLlib, Spec
 from regrow.search.step_metric import StepMetric
@@ -156,29 +155,6 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     story: str = ""
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """Start of an attempt.
-
-    Attributes:
-        place: where it runs.
-        task_run: its Prefect task run.
-        restored: step from which it continues; 0 for none.
-        skipped: newer checkpoints that could not be used, and why.
-        ago: seconds since the start, as news is buffered before it is sent.
-        others: where the other workers of a group run, by rank.
-        traffic: see Began.
-
-    """
-
-    place: Place
-    task_run: str
-    restored: int = 0
-    skipped: tuple[str, ...] = ()
-    ago: float = 0.0
-    others: tuple[Place, ...] = ()
-    traffic: Traffic | None = None
-
-
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Request of a define-by-run trial for a value; see Asked."""
 
@@ -212,7 +188,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     trial: int
     attempt: int
-    began: Arrival | None = None
+    began: Began | None = None
     rows: tuple[Row, ...] = ()
     exact: dict[int, dict[str, Any]] = {}
     saved: tuple[Saved, ...] = ()

@@ -17,7 +17,6 @@ import pytest
 import ray
 
 from regrow.flows.coordinator.actor import RayCoordinatorClient, start_coordinator
-from regrow.flows.coordinator.claim import SessionOpening
 from regrow.infra.ray import groups
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.ray.executor import SPOILED_SECONDS, RayExecutor, Shared
@@ -29,7 +28,7 @@ from regrow.tasks.ports.executor import AttemptLost, ExecutionResult, Executor
 from regrow.tasks.ports.messages import Assignment, Job
 from regrow.tasks.ports.store import Store
 from tests.faults.executor import HereExecutor
-from tests.unit.office import Bench, Office
+from tests.unit.office import Bench, Office, opening_of
 
 WORK = """
 import time
@@ -110,15 +109,7 @@ def place(
 def on_ray(spec: Spec, job: Job, store: Store) -> Iterator[Place]:
     connect(cpus=2, env={})
     try:
-        opening = SessionOpening(
-            id=str(uuid4()),
-            spec=spec.model_dump(mode="json"),
-            slots=4,
-            trials=None,
-            flow_run=None,
-            code=None,
-            versions={},
-        )
+        opening = opening_of(spec, id=str(uuid4()), slots=4)
         coordinator, _ = start_coordinator(store, opening, name="contract")
         nodes = Nodes()
         with nodes.watched():

@@ -28,8 +28,8 @@ from regrow.search.history import History, cost, waste
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs
 from regrow.show.live.sections import compose
-from regrow.tasks.ports.messages import Arrival, Job, Progress
-from tests.unit.office import Office, offices
+from regrow.tasks.ports.messages import Job, Progress
+from tests.unit.office import Office, began_at, offices
 from tests.unit.simulated import SPEC
 
 HOUR = 3600.0
@@ -54,7 +54,7 @@ def office() -> Iterator[Office]:
 
 def arrive(office: Office, trial: int, *nodes: str) -> None:
     own, *others = (Place(f"host-{node}", node) for node in nodes)
-    came = Arrival(place=own, others=tuple(others), task_run=f"run-{trial}")
+    came = began_at(own, others=others, task_run=f"run-{trial}")
     assert office.report(Progress(trial=trial, attempt=1, began=came)).reason == ""
 
 
