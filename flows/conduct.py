@@ -33,7 +33,7 @@ from regrow.infra.prefect.deployments import schedule_of
 from regrow.infra.prefect.run_logs import RunLogs
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster, scaling
-from regrow.infra.ray.executor import RayExecutor, Shared
+from regrow.infra.ray.executor import RayExecutor, RayShared
 from regrow.infra.ray.joining import code, environment, shortage, slots
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.warm_pool import spares
@@ -175,7 +175,7 @@ def _opening(session: Session, ray_cluster: cluster.RayCluster, flow_run: str) -
 
 def _shared(
     session: Session, ray_cluster: cluster.RayCluster, coordinator: Any, recorder: Any
-) -> Shared:
+) -> RayShared:
     """Return what all workers of the session get; the last two arguments are actor handles."""
     prepared, places, typed = session.prepared, session.places, session.typed
     spec = prepared.spec
@@ -185,7 +185,7 @@ def _shared(
         variables = {**typed.variables, **environment(spec), **code(spec)}
         taken_over = CallerContext(folder=typed.folder, variables=variables)
     folder = None if os.environ.get("RAY_ADDRESS") else prepared.folder
-    return Shared(
+    return RayShared(
         job=Job.of(spec, folder=folder, code=prepared.code),
         coordinator=RayCoordinatorClient(coordinator),
         store=prepared.store,

@@ -35,7 +35,7 @@ from regrow.search.needs import ClusterCapacity
 from regrow.search.spec import MOST_STEPS, Spec
 from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply, Shared
 from regrow.tasks.process import background
 from regrow.tasks.trial.trial import Trial
 
@@ -207,6 +207,8 @@ def run_inline(
         return
     job = msgspec.structs.replace(Job.of(prepared.spec, folder=None), trainable=f"{__name__}:given")
     inline = Inline(places, prepared, trials=prepared.trials, slots=1, hold=hold, given=given)
+    host = Here(socket.gethostname())
+    shared = Shared(job=job, coordinator=inline, store=prepared.store, host=host)
     _given.append(given)
     hand_to_guard(places, name)
     try:
@@ -215,11 +217,8 @@ def run_inline(
                 found = inline.next()
                 for assignment in found.submit:
                     ended = run_attempt(
-                        job,
+                        shared,
                         assignment,
-                        inline,
-                        prepared.store,
-                        host=Here(socket.gethostname()),
                         task_run=f"inline-{assignment.trial}-{assignment.attempt}",
                         carry_on=lambda: False,
                     ).ended

@@ -30,7 +30,7 @@ from regrow.search.spec import Spec
 from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.checkpoint.saving import restore_one
 from regrow.tasks.group.world import alone
-from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply, Shared
 from regrow.tasks.process import own_code
 from regrow.tasks.process.variables import within
 
@@ -99,15 +99,8 @@ class OneTrial:
         # distributed training runs as a group of one here
         group = alone() if spec.resources.ranked else {}
         with within(environment(spec) | group), discard_mlflow_calls():
-            return run_attempt(
-                job,
-                assignment,
-                self,
-                self.store,
-                host=Here("here"),
-                task_run="",
-                carry_on=lambda: False,
-            ).ended
+            shared = Shared(job=job, coordinator=self, store=self.store, host=Here("here"))
+            return run_attempt(shared, assignment, task_run="", carry_on=lambda: False).ended
 
     def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient. Continues for one step, so that each is reported at once."""

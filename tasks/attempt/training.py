@@ -16,7 +16,7 @@ from regrow.tasks.attempt.trainable import adapt, as_a_script, find, unpickled
 from regrow.tasks.errors import Interrupted, ReportError, UserError
 from regrow.tasks.media.log import running
 from regrow.tasks.output.traces import in_a_line, one_line, user_trace
-from regrow.tasks.ports.messages import Assignment, Job, Records, RecordsAway
+from regrow.tasks.ports.messages import Assignment, Job, RecordsAway, Shared
 from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken, RankFailed
 from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.process import gpu_memory
@@ -26,23 +26,23 @@ from regrow.tasks.trial.trial import Trial, TrialEnd
 
 
 def recorded(
-    records: Records | None, job: Job, assignment: Assignment, trial: Trial, scratch: Path
+    shared: Shared, assignment: Assignment, trial: Trial, scratch: Path
 ) -> AbstractContextManager[object]:
     """Within the block, assign the training's own tracking calls to the attempt."""
-    if records is None:
+    if shared.records is None:
         return nullcontext()
-    return records.own_calls(
+    return shared.records.own_calls(
         assignment.trial,
         assignment.attempt,
         scratch=scratch,
         reported=trial.metrics,
-        system_metrics=job.system_metrics,
+        system_metrics=shared.job.system_metrics,
         rank=trial.world.rank if trial.world.size > 1 else None,
     )
 
 
 def train(
-    job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
+    shared: Shared, trial: Trial, own: AbstractContextManager[object]
 ) -> AttemptVerdict | None:
     """Run the trainable within `own` and return its failure; None if it returned, or ended as
     requested.
@@ -52,7 +52,7 @@ def train(
     """
     process, status = os.getpid(), 1
     try:
-        failure = _run(job, store, trial, own)
+        failure = _run(shared.job, shared.store, trial, own)
         if os.getpid() != process:
             trace = "" if failure is None else failure.trace
             status = int(bool(trace))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -14,6 +15,7 @@ from regrow.search.events import Began, Ended, Place, Row, Saved
 from regrow.search.needs import Needs
 from regrow.search.spec import RLlib, Spec
 from regrow.search.step_metric import StepMetric
+from regrow.tasks.ports.store import Store
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -330,3 +332,14 @@ class RecordsAway(Exception):
     """The training needed the tracking server, which did not answer: the attempt ends as an
     infrastructure failure, and another attempt continues.
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all attempts of a session share: the job, and the ports to their environment."""
+
+    job: Job
+    coordinator: CoordinatorClient
+    store: Store
+    host: Host
+    records: Records | None = None

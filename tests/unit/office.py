@@ -22,7 +22,7 @@ from regrow.search.history import History
 from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply, Shared
 from regrow.tasks.ports.store import Store
 from tests.memory_store import MemoryStore
 from tests.unit.simulated import SPEC
@@ -200,6 +200,12 @@ class Office:
     def job(self) -> Job:
         """What the driver sends to every worker."""
         return Job.of(self.spec, folder=self.spec.working_dir)
+
+    def shared(self, store: Store | None = None, bench: Bench | None = None) -> Shared:
+        """What its attempts share, but for another store or host."""
+        return Shared(
+            job=self.job, coordinator=self, store=store or self.store, host=bench or Bench()
+        )
 
     def _opening(self) -> SessionOpening:
         seen = {"fixed": self.fixed, "least": self.least, "on_demand": self.on_demand}
