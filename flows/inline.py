@@ -18,8 +18,6 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-import msgspec
-
 from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
@@ -205,9 +203,9 @@ def run_inline(
     prepared = prepare(places, name, spec, trials=None, code=None)
     if prepared.nothing_left:
         return
-    job = msgspec.structs.replace(Job.of(prepared.spec, folder=None), trainable=f"{__name__}:given")
+    ours = prepared.spec.model_copy(update={"trainable": f"{__name__}:given"})
     inline = Inline(places, prepared, trials=prepared.trials, slots=1, hold=hold, given=given)
-    host = Here(socket.gethostname())
+    job, host = Job.of(ours, folder=None), Here(socket.gethostname())
     shared = Shared(job=job, coordinator=inline, store=prepared.store, host=host)
     _given.append(given)
     hand_to_guard(places, name)

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import structs
-
 from regrow.flows.here import Here
 from regrow.infra.mlflow.in_trial import discard_mlflow_calls
 from regrow.infra.ray.joining import environment, join
@@ -79,13 +77,11 @@ class OneTrial:
         spec, self.rows = self.spec, []
         self._attempts += 1
         # Without time limits: a debugger waits for people.
-        job = structs.replace(
-            Job.of(spec, folder=spec.working_dir),
-            max_steps=max_steps,
-            stall=None,
-            trial_seconds=None,
-        )
-        job = job if after is None else structs.replace(job, ending=None)
+        off = ("hours",) if after is None else ("hours", "target", "plateau")
+        trial = spec.stop.trial.model_copy(update=dict.fromkeys(off))
+        stop = spec.stop.model_copy(update={"trial": trial})
+        ours = spec.model_copy(update={"max_steps": max_steps, "stall": None, "stop": stop})
+        job = Job.of(ours, folder=spec.working_dir)
         self._after = begins = 0 if after is None else after.step
         assignment = Assignment(
             trial=self.number,

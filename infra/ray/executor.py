@@ -97,7 +97,7 @@ class RayExecutor:
         selector = self._nodes.selector(
             needs, avoid_spot=assignment.avoid_spot, market=market, avoid=avoid
         )
-        if not self._shared.job.grouped:
+        if not self._shared.job.spec.resources.grouped:
             options = {"name": name, "label_selector": selector, **options_of(needs.of_node())}
             return _run.options(**options).remote(self._shared, assignment, task_run)
         try:
@@ -227,7 +227,7 @@ def _lead(
     """Run rank 0 of an attempt in a placement group. It is the only rank if the job has children
     but no workers. `key`: the ranks authenticate each other with it. `size`: number of ranks.
     """
-    if not shared.job.ranked:
+    if not shared.job.spec.resources.ranked:
         return _run_here(shared, assignment, task_run, None)
     place, address = shared.host.place(), ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # ray's
     leader = Leader(
@@ -236,9 +236,9 @@ def _lead(
         place=place,
         address=address,
         run=f"{task_run}-{assignment.attempt}",
-        lease=shared.job.lease,
-        stall=shared.job.stall,
-        mean=shared.job.reduce_mean,
+        lease=shared.job.spec.lease,
+        stall=shared.job.spec.stall,
+        mean=shared.job.spec.resources.reduce == "mean",
         devices=shared.host.gpus(),
     )
 

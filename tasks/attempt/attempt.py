@@ -343,7 +343,7 @@ def _asked(job: Job, store: Store) -> Traffic | None:
     """Return what this process asked of the store since the last call, of this attempt or one
     before it; None for nothing, or if it does not count.
     """
-    return pop_traffic(store) if job.metered else None
+    return pop_traffic(store) if job.spec.store_prices is not None else None
 
 
 def _saved(

@@ -36,7 +36,7 @@ def recorded(
         assignment.attempt,
         scratch=scratch,
         reported=trial.metrics,
-        system_metrics=shared.job.system_metrics,
+        system_metrics=shared.job.spec.mlflow.system_metrics,
         rank=trial.world.rank if trial.world.size > 1 else None,
     )
 
@@ -88,26 +88,27 @@ def load(job: Job, store: Store) -> Callable[[Trial], object]:
     Raises SpecError or UserError if it cannot be found. Exceptions of the user's module pass
     through unchanged.
     """
-    if job.command:
+    if job.spec.command:
         return lambda trial: run_command(job, trial)
     found = None
-    if job.trainable != COMMAND:
-        found = unpickled(store, *job.code) if job.code else find(job.trainable, job.folder)
-    return frameworks.trainable(job, found) or adapt(found, job.trainable)
+    if job.spec.trainable != COMMAND:
+        found = unpickled(store, *job.code) if job.code else find(job.spec.trainable, job.folder)
+    return frameworks.trainable(job, found) or adapt(found, job.spec.trainable)
 
 
 def _run(
     job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
 ) -> AttemptVerdict | None:
+    spec, share = job.spec, job.spec.resources.gpu_share
     try:
-        with _undressed(), own, running(trial), as_a_script(job.trainable, job.folder):
-            if job.gpu_share is not None:
-                gpu_memory.announce(job.gpu_share)
+        with _undressed(), own, running(trial), as_a_script(spec.trainable, job.folder):
+            if share is not None:
+                gpu_memory.announce(share)
             function: Callable[[Trial], object] = load(job, store)
-            if job.gpu_share is not None:
-                gpu_memory.limit(job.gpu_share)
-            if job.enough is not None:
-                trial.enough_if(find(job.enough, job.folder))
+            if share is not None:
+                gpu_memory.limit(share)
+            if (enough := spec.stop.trial.function) is not None:
+                trial.enough_if(find(enough, job.folder))
             with restored():  # what its module changes as it is imported stays
                 trial.returned = function(trial)
     except TrialEnd:
@@ -115,7 +116,7 @@ def _run(
     except (RankFailed, GroupBroken, Interrupted):
         raise
     except ReportError as error:
-        trace = "" if job.command else user_trace(error)
+        trace = "" if spec.command else user_trace(error)
         return AttemptVerdict(message=one_line(str(error)), trace=trace)
     except (UserError, SpecError) as error:
         return AttemptVerdict(message=one_line(str(error)))

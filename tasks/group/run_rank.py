@@ -40,7 +40,7 @@ def run_rank(
     relay = LogRelay(lambda lines: viewers.show(task_run, lines))
     wire = connect()
     wire.send(Hello(rank=rank, place=shared.host.place(), devices=devices))
-    member = RankMember(wire, lease=shared.job.lease, leave=leave, gpus=assignment.needs.gpus)
+    member = RankMember(wire, lease=shared.job.spec.lease, leave=leave, gpus=assignment.needs.gpus)
     with (
         capture.CAPTURE.on(),
         capture.kept_output(

@@ -162,8 +162,8 @@ class Together:
             address=ADDRESS,
             run="run",
             lease=WAIT,
-            stall=shared.job.stall,
-            mean=shared.job.reduce_mean,
+            stall=shared.job.spec.stall,
+            mean=shared.job.spec.resources.reduce == "mean",
         )
         self.ranks = [
             Rank(number, self, shared, assignment, world, turn)

@@ -102,7 +102,7 @@ class Worker:
         shared = Shared(
             job=session.job, coordinator=self, store=store, host=Here(price=session.plan.price)
         )
-        if session.job.ranked:
+        if session.job.spec.resources.ranked:
             self.together = Together(shared, assignment, session.world, self.process)
         try:
             group = self.together.form() if self.together is not None else None

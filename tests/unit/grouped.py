@@ -135,8 +135,8 @@ class Grouping:
             address=HOST,
             run="run-0-1",
             lease=self.lease,
-            stall=stall or job.stall,
-            mean=job.reduce_mean,
+            stall=stall or job.spec.stall,
+            mean=job.spec.resources.reduce == "mean",
             devices=devices.get(0, ""),
         )
         for rank in self.ranks.values():

@@ -104,11 +104,12 @@ def test_no_other_trial_goes_on_in_the_place_of_a_group(office: Office) -> None:
 
 
 def test_what_attempts_share_says_that_they_are_groups(office: Office) -> None:
-    assert (office.job.grouped, office.job.reduce_mean) == (True, False)
+    resources = office.job.spec.resources
+    assert (resources.grouped, resources.reduce) == (True, "rank0")
     spec = office.spec.model_copy(
         update={"resources": office.spec.resources.model_copy(update={"reduce": "mean"})}
     )
-    assert Job.of(spec, folder=None).reduce_mean
+    assert Job.of(spec, folder=None).spec.resources.reduce == "mean"
 
 
 # ---- cost
