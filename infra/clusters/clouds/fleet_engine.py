@@ -22,7 +22,6 @@ from regrow.infra.clusters.description import OnVms
 from regrow.infra.clusters.folder import variables
 from regrow.infra.clusters.offers import Offer, described
 from regrow.infra.clusters.prices import Prices
-from regrow.infra.machine import confidential
 from regrow.infra.state.places import Places
 from regrow.search.durations import in_words
 from regrow.tasks.errors import UserError
@@ -215,10 +214,7 @@ class FleetEngine:
 
     def _parcel(self, work: AgentWork, order: Order, say: Callable[[str], None]) -> bytes:
         """Return the agents' files, without values of variables."""
-        left_out = confidential.confidential(work.project)
         files = project.packed(
-            work.project, left_out, most=fleet.MOST_PROJECT, of="what a fleet's machines get has"
+            work.project, say, most=fleet.MOST_PROJECT, of="machines of a fleet get"
         )
-        if left_out:
-            say(confidential.warning(left_out))
         return fleet.parcel(self.cluster, order, files, self._account.exported(order))
