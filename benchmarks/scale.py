@@ -52,14 +52,13 @@ from regrow.search.events import (
     Ended,
     Opened,
     Outcome,
-    Place,
     Reported,
     Row,
     Started,
 )
 from regrow.search.planning.planner import Planner
 from regrow.search.spec import Spec
-from regrow.tasks.ports.messages import Arrival, Progress, Reply
+from regrow.tasks.ports.messages import Progress, Reply
 from regrow.tasks.trial.reporter import FLUSH_SECONDS, LEASE_SECONDS
 from tests.memory_store import MemoryStore
 
@@ -82,6 +81,17 @@ SPEC: dict[str, Any] = {
     "search": "random",
 }
 Say = Callable[[Progress], Awaitable[Reply]]
+
+
+def _opening(spec: Spec, *, slots: int) -> SessionOpening:
+    return SessionOpening(
+        created=Created(t=0.0, id=str(uuid4()), spec=spec.to_json()),
+        opened=Opened(t=0.0, by="driver", driver="", slots=slots, trials=0),
+    )
+
+
+def _began(trial: int, node: str) -> Began:
+    return Began(t=0.0, trial=trial, attempt=1, node=node, node_id=node, task_run=f"run-{trial}")
 
 
 class Bucket(LocalStore):
@@ -154,7 +164,7 @@ class Farm:
             Progress(
                 trial=trial,
                 attempt=1,
-                began=Arrival(place=Place(node, node), task_run=f"run-{trial}"),
+                began=_began(trial, node),
             )
         )
         step, said = 0, loop.time()
@@ -222,15 +232,7 @@ def load(attempts: int, nodes: int, reports: float, seconds: float, *, relayed: 
                 "max_steps": 10**6,
             }
         )
-        opening = SessionOpening(
-            id=str(uuid4()),
-            spec=spec.to_json(),
-            slots=attempts,
-            trials=None,
-            flow_run=None,
-            code=None,
-            versions={},
-        )
+        opening = _opening(spec, slots=attempts)
         coordinator, _ = start_coordinator(store, opening, name=f"scale-{uuid4()}")
         submitted = ray.get(coordinator.instructions.remote(60.0)).submit
         assert len(submitted) == attempts
@@ -368,25 +370,15 @@ def losses(lost: int, running: int) -> dict[str, float]:
     spec = Spec.parse(
         {**SPEC, "schedule": "fifo", "trials": running, "concurrency": running, "max_steps": 100}
     )
-    opening = SessionOpening(
-        id=str(uuid4()),
-        spec=spec.to_json(),
-        slots=running,
-        trials=None,
-        flow_run=None,
-        code=None,
-        versions={},
-    )
+    opening = _opening(spec, slots=running)
 
     async def scene() -> dict[str, float]:
         coordinator = Coordinator(MemoryStore(), opening, "d")
         await coordinator.instructions(0.0)
         here = [
-            Arrival(place=Place("n", f"n{n % 300}"), task_run=f"run-{n}") for n in range(running)
+            Progress(trial=n, attempt=1, began=_began(n, f"n{n % 300}")) for n in range(running)
         ]
-        await coordinator.report_all(
-            [Progress(trial=n, attempt=1, began=came) for n, came in enumerate(here)], "relay"
-        )
+        await coordinator.report_all(here, "relay")
         cpu = time.process_time()
         again = await asyncio.gather(
             *(

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import ray
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import State
@@ -34,7 +35,7 @@ from regrow.infra.ray import cluster
 from regrow.infra.state.collection import collect
 from regrow.infra.state.experiments import Prepared
 from regrow.infra.state.places import Places
-from regrow.search.events import Status
+from regrow.search.events import Created, Status
 from regrow.search.history import History
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.checkpoint.retry import retry_while_unavailable
@@ -203,14 +204,8 @@ async def _close(prepared: Prepared, history: History, status: Status, why: str)
     opened = history.opened
     assert opened is not None
     opening = SessionOpening(
-        id=history.id,
-        spec=prepared.spec.record(),
-        slots=opened.slots,
-        trials=opened.trials,
-        flow_run=opened.flow_run,
-        code=opened.code,
-        versions=opened.versions,
-        widest=opened.widest,
+        created=Created(t=0.0, id=history.id, spec=prepared.spec.record()),
+        opened=msgspec.structs.replace(opened, agent="", hold=""),
     )
     coordinator = Coordinator(prepared.store, opening, opened.driver)
     try:

@@ -33,7 +33,7 @@ from regrow.infra.prefect.deployments import schedule_of
 from regrow.infra.prefect.run_logs import RunLogs
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster, scaling
-from regrow.infra.ray.executor import RayExecutor, Shared
+from regrow.infra.ray.executor import RayExecutor, RayShared
 from regrow.infra.ray.joining import code, environment, shortage, slots
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.ray.warm_pool import spares
@@ -41,7 +41,7 @@ from regrow.infra.state import snapshot
 from regrow.infra.state.environment import collected
 from regrow.infra.state.presence import present
 from regrow.infra.state.sources import code_changed
-from regrow.search.events import Status
+from regrow.search.events import Created, Opened, Status
 from regrow.search.history import History
 from regrow.tasks.ports.messages import Job
 from regrow.tasks.ports.store import Unavailable
@@ -144,30 +144,38 @@ def _opening(session: Session, ray_cluster: cluster.RayCluster, flow_run: str) -
     libraries = ("regrow", "optuna", "numpy", "ray", "prefect", "mlflow")
     versions = {"python": platform.python_version(), **{name: version(name) for name in libraries}}
     return SessionOpening(
-        slots=slots(spec, ray_cluster, by_agent=bool(session.agent)),
-        trials=prepared.trials,
-        flow_run=flow_run,
-        code=prepared.code[1] if prepared.code else None,
-        spec=spec.record(),
-        id=flow_run,
-        versions=versions,
-        environment=recorded,
-        known=prepared.known,
-        auto=prepared.auto,
-        learnt=prepared.learnt,
-        retry_failed=session.retry_failed,
-        widest=spec.resources.shape.widest(ray_cluster.nodes()),
+        created=Created(
+            t=0.0,
+            id=flow_run,
+            spec=spec.record(),
+            known=prepared.known,
+            auto=prepared.auto,
+            learnt=prepared.learnt,
+        ),
+        opened=Opened(
+            t=0.0,
+            by="driver",
+            driver="",
+            slots=slots(spec, ray_cluster, by_agent=bool(session.agent)),
+            trials=prepared.trials or 0,
+            flow_run=flow_run,
+            code=prepared.code[1] if prepared.code else None,
+            versions=versions,
+            widest=spec.resources.shape.widest(ray_cluster.nodes()),
+            environment=recorded,
+            retry_failed=session.retry_failed,
+            agent=session.agent,
+            hold=session.hold,
+        ),
         fixed=fixed,
         least=scaling.least(spec),
         on_demand=scaling.on_demand(spec),
-        agent=session.agent,
-        hold=session.hold,
     )
 
 
 def _shared(
     session: Session, ray_cluster: cluster.RayCluster, coordinator: Any, recorder: Any
-) -> Shared:
+) -> RayShared:
     """Return what all workers of the session get; the last two arguments are actor handles."""
     prepared, places, typed = session.prepared, session.places, session.typed
     spec = prepared.spec
@@ -177,7 +185,7 @@ def _shared(
         variables = {**typed.variables, **environment(spec), **code(spec)}
         taken_over = CallerContext(folder=typed.folder, variables=variables)
     folder = None if os.environ.get("RAY_ADDRESS") else prepared.folder
-    return Shared(
+    return RayShared(
         job=Job.of(spec, folder=folder, code=prepared.code),
         coordinator=RayCoordinatorClient(coordinator),
         store=prepared.store,

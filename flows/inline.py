@@ -18,8 +18,6 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-import msgspec
-
 from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
@@ -29,13 +27,13 @@ from regrow.infra.log.log import Superseded
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import Prepared, prepare, take_stop_requests
 from regrow.infra.state.places import Places
-from regrow.search.events import Hold
+from regrow.search.events import Created, Hold, Opened
 from regrow.search.history import History
 from regrow.search.needs import ClusterCapacity
 from regrow.search.spec import MOST_STEPS, Spec
 from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply, Shared
 from regrow.tasks.process import background
 from regrow.tasks.trial.trial import Trial
 
@@ -86,18 +84,21 @@ class Inline:
         self._thread = background.start(self._loop.run_forever, name="inline")
         libraries = ("regrow", "optuna", "numpy")
         opening = SessionOpening(
-            id=str(uuid.uuid4()),
-            spec=prepared.spec.record(),
-            slots=slots,
-            widest=WIDEST,
-            trials=trials,
-            flow_run=None,
-            code=None if prepared.code is None else prepared.code[1],
-            hold=hold,
-            versions={
-                "python": platform.python_version(),
-                **{name: version(name) for name in libraries},
-            },
+            created=Created(t=0.0, id=str(uuid.uuid4()), spec=prepared.spec.record()),
+            opened=Opened(
+                t=0.0,
+                by="driver",
+                driver="",
+                slots=slots,
+                widest=WIDEST,
+                trials=trials or 0,
+                code=None if prepared.code is None else prepared.code[1],
+                hold=hold,
+                versions={
+                    "python": platform.python_version(),
+                    **{name: version(name) for name in libraries},
+                },
+            ),
         )
         driver = f"{socket.gethostname()}:{os.getpid()}:inline-{uuid.uuid4().hex[:8]}"
 
@@ -202,8 +203,10 @@ def run_inline(
     prepared = prepare(places, name, spec, trials=None, code=None)
     if prepared.nothing_left:
         return
-    job = msgspec.structs.replace(Job.of(prepared.spec, folder=None), trainable=f"{__name__}:given")
+    ours = prepared.spec.model_copy(update={"trainable": f"{__name__}:given"})
     inline = Inline(places, prepared, trials=prepared.trials, slots=1, hold=hold, given=given)
+    job, host = Job.of(ours, folder=None), Here(socket.gethostname())
+    shared = Shared(job=job, coordinator=inline, store=prepared.store, host=host)
     _given.append(given)
     hand_to_guard(places, name)
     try:
@@ -212,11 +215,8 @@ def run_inline(
                 found = inline.next()
                 for assignment in found.submit:
                     ended = run_attempt(
-                        job,
+                        shared,
                         assignment,
-                        inline,
-                        prepared.store,
-                        host=Here(socket.gethostname()),
                         task_run=f"inline-{assignment.trial}-{assignment.attempt}",
                         carry_on=lambda: False,
                     ).ended

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from regrow.flows.coordinator.present import NODE_LOST, AgentNode, Present
+from regrow.flows.coordinator.present import NODE_LOST, Present
 from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL, MARKET_LABEL
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.state.agents import LEASE_SECONDS, Agents
+from regrow.search.events import Joined
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.ports.store import Store
 from regrow.tasks.process import background
@@ -29,7 +30,7 @@ class Members:
     def __init__(self, nodes: Nodes, store: Store) -> None:
         self._nodes, self._agents = nodes, Agents(store)
         self._looked = -math.inf
-        self._there: dict[str, AgentNode] = {}
+        self._there: dict[str, Joined] = {}
         self._missing: dict[str, float] = {}
         """Since when an agent has no node, if it is not known why (monotonic seconds)."""
         self._present = Present(nodes=(), left={})
@@ -79,13 +80,14 @@ def members(nodes: Nodes, store: Store, *, by_agent: bool) -> Iterator[Members |
         yield found
 
 
-def _agent(node: Mapping[str, Any]) -> AgentNode | None:
+def _agent(node: Mapping[str, Any]) -> Joined | None:
     """Return the agent of a node; None if it has none."""
     labels, resources = node.get("Labels", {}), node["Resources"]
     if not (name := labels.get(AGENT_LABEL)):
         return None
     ends = labels.get(ENDS_LABEL, "")
-    return AgentNode(
+    return Joined(
+        t=0.0,
         agent=name,
         host=node.get("NodeManagerHostname", ""),
         node_id=node["NodeID"],

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import structs
-
 from regrow.flows.here import Here
 from regrow.infra.mlflow.in_trial import discard_mlflow_calls
 from regrow.infra.ray.joining import environment, join
@@ -30,7 +28,7 @@ from regrow.search.spec import Spec
 from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.checkpoint.saving import restore_one
 from regrow.tasks.group.world import alone
-from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply, Shared
 from regrow.tasks.process import own_code, temporary
 from regrow.tasks.process.variables import within
 
@@ -79,13 +77,11 @@ class OneTrial:
         spec, self.rows = self.spec, []
         self._attempts += 1
         # Without time limits: a debugger waits for people.
-        job = structs.replace(
-            Job.of(spec, folder=spec.working_dir),
-            max_steps=max_steps,
-            stall=None,
-            trial_seconds=None,
-        )
-        job = job if after is None else structs.replace(job, ending=None)
+        off = ("hours",) if after is None else ("hours", "target", "plateau")
+        trial = spec.stop.trial.model_copy(update=dict.fromkeys(off))
+        stop = spec.stop.model_copy(update={"trial": trial})
+        ours = spec.model_copy(update={"max_steps": max_steps, "stall": None, "stop": stop})
+        job = Job.of(ours, folder=spec.working_dir)
         self._after = begins = 0 if after is None else after.step
         assignment = Assignment(
             trial=self.number,
@@ -99,15 +95,8 @@ class OneTrial:
         # distributed training runs as a group of one here
         group = alone() if spec.resources.ranked else {}
         with within(environment(spec) | group), discard_mlflow_calls():
-            return run_attempt(
-                job,
-                assignment,
-                self,
-                self.store,
-                host=Here("here"),
-                task_run="",
-                carry_on=lambda: False,
-            ).ended
+            shared = Shared(job=job, coordinator=self, store=self.store, host=Here("here"))
+            return run_attempt(shared, assignment, task_run="", carry_on=lambda: False).ended
 
     def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient. Continues for one step, so that each is reported at once."""

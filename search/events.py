@@ -369,6 +369,11 @@ class Began(Event, frozen=True, kw_only=True, tag="began"):
     others: list[Place] = []
     traffic: Traffic | None = None
 
+    @classmethod
+    def at(cls, place: Place, **fields: Any) -> Began:
+        """Return the event with the fields of a place."""
+        return cls(**msgspec.structs.asdict(place), **fields)
+
 
 class Reported(Event, frozen=True, kw_only=True, tag="reported"):
     """Rows that an attempt reported, steps ascending and contiguous.

@@ -93,11 +93,11 @@ class Coordinator:
         constructor would reach the driver only as the actor's death.
         """
         ignore_sigterm()
-        make_importable(Spec.recorded(opening.spec))
+        make_importable(Spec.recorded(opening.created.spec))
         try:
             self._ledger = claimed(store, opening, driver)
             spec = self._ledger.history.spec
-            if external := external_of(store, spec, opening.code, given):
+            if external := external_of(store, spec, opening.opened.code, given):
                 self._ledger.have(external)
         except (RegrowError, SpecError, CorruptLog) as error:
             self._failed = error
@@ -200,7 +200,7 @@ class Coordinator:
         if progress.trouble and progress.ended is None:
             self._troubles[lease] = progress.trouble
         if progress.draining:
-            node_id = progress.began.place.node_id if progress.began else ""
+            node_id = progress.began.node_id if progress.began else ""
             self._leases.mark_draining(
                 progress.draining_node or attempt.node_id or node_id, progress.draining
             )
@@ -213,7 +213,7 @@ class Coordinator:
         except (IllegalMove, Unrecordable) as error:
             self._carriers.ended(lease)
             return Reply(reason="fenced", why=refuse(ledger, progress, error))
-        if progress.began is not None:
+        if progress.began is not None and progress.began.task_run is not None:
             self._carriers.began(lease, progress.began.task_run)
         # Made before waiting: it reflects what has been recorded by now, and nothing that comes
         # meanwhile.

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from regrow.flows.coordinator.ledger import Ledger
-from regrow.search.events import Asked, Began, Noted, Reported
+from regrow.search.events import Asked, Noted, Reported
 from regrow.search.history import Attempt, History
 from regrow.search.samplers import suggests
 from regrow.tasks.output.traces import one_line, printable
@@ -46,20 +46,8 @@ def observe(
     lease: dict[str, Any] = {"trial": progress.trial, "attempt": progress.attempt}
     trial = ledger.history.trials[progress.trial]
     if progress.began is not None and attempt.t_began is None:
-        came = progress.began
-        ledger.record(
-            Began(
-                t=now,
-                **lease,
-                **msgspec.structs.asdict(came.place),
-                restored=came.restored,
-                skipped=[printable(why) for why in came.skipped],
-                task_run=came.task_run,
-                ago=came.ago,
-                others=list(came.others),
-                traffic=came.traffic,
-            )
-        )
+        skipped = [printable(why) for why in progress.began.skipped]
+        ledger.record(msgspec.structs.replace(progress.began, t=now, **lease, skipped=skipped))
     if rows := [row for row in progress.rows if row.step > trial.step]:
         exact = {row.step: progress.exact[row.step] for row in rows if row.step in progress.exact}
         ledger.record(Reported(t=now, **lease, rows=rows, exact=exact or None))

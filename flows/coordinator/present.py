@@ -17,22 +17,10 @@ STEPS = 2
 """Steps that a trial must be able to do before its machine ends, else it leaves."""
 
 
-class AgentNode(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent whose node is part of the cluster. The fields are those of Joined."""
-
-    agent: str
-    host: str
-    node_id: str
-    cpus: float
-    gpus: float
-    market: str
-    ends: float | None
-
-
 class Present(msgspec.Struct, frozen=True, kw_only=True):
     """The agents of the cluster now, and why others are gone, by their ids."""
 
-    nodes: tuple[AgentNode, ...]
+    nodes: tuple[Joined, ...]
     left: Mapping[str, str]
 
 
@@ -47,10 +35,10 @@ def changes(history: History, seen: Present, now: float) -> Iterator[Joined | Le
         if known is None or not known.present or known.joined.node_id != node.node_id:
             if known is not None and known.present:
                 yield Left(t=now, agent=name, why=seen.left.get(name, NODE_LOST))
-            yield Joined(t=now, **msgspec.structs.asdict(node))
+            yield msgspec.structs.replace(node, t=now)
 
 
-def ending(history: History, nodes: Sequence[AgentNode], now: float) -> Iterator[tuple[str, str]]:
+def ending(history: History, nodes: Sequence[Joined], now: float) -> Iterator[tuple[str, str]]:
     """Yield (node ID, reason) of nodes whose machine ends before a trial there could do a few more
     steps: no step is begun that cannot end.
     """

@@ -1,6 +1,6 @@
 """The project's files for machines that get them at their start: a packed folder, always the same
-bytes. For Kubernetes it is small, and in a Secret; for machines of a cloud it is a part of what
-they get at their first start.
+bytes. For Kubernetes it is small, and in a Secret; machines of a cloud or by SSH get it with their
+agent.
 
 Why a Secret: it is stored in Kubernetes itself, so each pod that a Job of agents starts, at any
 time, finds it; it needs no package in the image and no credentials. Ray's own way, a `working_dir`
@@ -13,15 +13,13 @@ import gzip
 import io
 import os
 import tarfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from regrow.infra.clusters import private
-from regrow.infra.machine.confidential import NEVER
+from regrow.infra.machine.confidential import NEVER, confidential, warning
 from regrow.tasks.errors import UserError
 
-MOST_BYTES = 1_000_000
-"""A Secret may have 1 MiB in total."""
 _NAMED = 3
 Ignored = Callable[[Path], bool]
 """Whether an ignore file leaves a path out."""
@@ -29,56 +27,74 @@ Ignored = Callable[[Path], bool]
 
 def packed(
     folder: Path,
-    left_out: Collection[str] = (),
+    say: Callable[[str], None],
     *,
-    most: int = MOST_BYTES,
-    of: str = "a Secret of Kubernetes",
+    most: int,
+    of: str,
+    left_out: Collection[str] = (),
 ) -> bytes:
-    """Return the folder's files as a tar.gz, paths relative to it: all but what its ignore files
-    name, as Ray reads them, and `left_out` (`confidential`). Links to folders are not followed.
-    Raises UserError, naming the largest files, if the result has more than `most` bytes, which `of`
-    cannot have.
+    """Return the folder's files as a tar.gz, paths relative to it, with what links in it lead to:
+    all but what its ignore files name, as Ray reads them, confidential files, which `say` names,
+    and `left_out`. Raises UserError, naming the largest files, if the result has more than `most`
+    bytes; `of`: who gets no more.
     """
-    files = sorted(_files(folder, {*left_out}, base=folder))
+    if hidden := confidential(folder):
+        say(warning(hidden))
+    files = sorted(_files(folder, {*hidden, *left_out}, base=folder))
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w") as tar,
+        tarfile.open(fileobj=zipped, mode="w", dereference=True) as tar,
     ):
         for file in files:
-            tar.add(
-                file, arcname=file.relative_to(folder).as_posix(), recursive=False, filter=_plain
-            )
+            if buffer.tell() > most:
+                break
+            name = file.relative_to(folder).as_posix()
+            tar.add(file, arcname=name, recursive=False, filter=_plain)
     if len(data := buffer.getvalue()) > most:
-        largest = sorted(files, key=lambda file: file.stat().st_size, reverse=True)[:_NAMED]
-        named = ", ".join(
-            f"{file.relative_to(folder)} ({file.stat().st_size / 1e6:.1f} MB)" for file in largest
-        )
+        sizes = ((file.stat().st_size, file) for file in files if file.is_file())
+        largest = sorted(sizes, reverse=True)[:_NAMED]
+        named = ", ".join(f"{file.relative_to(folder)} ({n / 1e6:,.1f} MB)" for n, file in largest)
         raise UserError(
-            f"{folder}: the project takes {len(data) / 1e6:.1f} MB, packed, and {of}"
-            f" {most / 1e6:.0f} MB at most; name what is not needed in a .gitignore there, put data"
-            f" into a bucket, and what seldom changes into the image. Its largest files: {named}"
+            f"{folder}: the project has more than the {most / 1e6:.0f} MB, packed, that {of}; name"
+            " what is not needed in a .gitignore there, and have data come by a bucket, a shared"
+            f" folder or the image. Its largest files: {named}"
         )
     return data
+
+
+def tarred(files: Mapping[str, bytes], *, mode: int, time: int = 0) -> bytes:
+    """Return a tar of these files, by path. `time`: theirs, in seconds since the epoch."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for file, data in files.items():
+            info = tarfile.TarInfo(file)
+            info.size, info.mode, info.mtime = len(data), mode, time
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
 
 
 def _files(
     folder: Path, left_out: Collection[str], *, base: Path, ignored: Sequence[Ignored] = ()
 ) -> Iterator[Path]:
-    """Yield the files below `folder` that are sent. `left_out`: paths relative to `base`, those of
-    folders end with `/`. `ignored`: what the ignore files of the folders above leave out.
+    """Yield the files and folders below `folder` that are sent. `left_out`: paths relative to
+    `base`, those of folders end with `/`. `ignored`: what the ignore files of the folders above
+    leave out.
     """
     ignored = [*ignored, *private.ignored(folder)]
     for path in folder.iterdir():
         is_folder = path.is_dir()
         name = path.relative_to(base).as_posix() + "/" * is_folder
-        if name in left_out or any(leaves_out(path) for leaves_out in ignored):
+        if (
+            path.name in NEVER
+            or name in left_out
+            or any(leaves_out(path) for leaves_out in ignored)
+        ):
             continue
         if path.is_file():
             yield path
-        elif path.name in NEVER or path.is_symlink() or not os.access(path, os.R_OK | os.X_OK):
-            continue
-        elif is_folder:
+        elif is_folder and os.access(path, os.R_OK | os.X_OK):
+            yield path
             yield from _files(path, left_out, base=base, ignored=ignored)
 
 

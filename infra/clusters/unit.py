@@ -17,8 +17,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
-import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -137,15 +137,14 @@ class Unit:
         """Unpack the project that was sent last, unless it is there: it may run on another machine
         that has the same folder.
         """
-        for packed in self.folder.glob("project-*.zip"):
-            into = packed.with_suffix("")
+        for packed in self.folder.glob("project-*.tar.gz"):
+            into = packed.with_name(packed.name.removesuffix(".tar.gz"))
             if not into.exists():
                 partial = into.with_name(f".{into.name}.{os.uname().nodename}.{os.getpid()}")
-                with zipfile.ZipFile(packed) as project:
-                    for one in project.infolist():
-                        file = project.extract(one, partial)
-                        least = 0o700 if one.is_dir() else 0o600
-                        os.chmod(file, least | (one.external_attr >> 16) & 0o777)
+                with tarfile.open(packed) as project:
+                    # Python before 3.11.4 has no filters
+                    project.extraction_filter = getattr(tarfile, "data_filter", None)
+                    project.extractall(partial)  # noqa: S202 - packed by regrow
                 with suppress(OSError):  # another machine was first
                     partial.rename(into)
                 shutil.rmtree(partial, ignore_errors=True)
@@ -219,7 +218,7 @@ def _sweep(cluster: str, name: str) -> None:
             one.remove()
             shutil.rmtree(one.folder, ignore_errors=True)
     old = {*folder.glob("made-*"), *folder.glob(f"units/{name}/project-*")}
-    for place in old - {Path(sys.prefix).parent, *folder.glob(f"units/{name}/*.zip")}:
+    for place in old - {Path(sys.prefix).parent, *folder.glob(f"units/{name}/*.tar.gz")}:
         shutil.rmtree(place, ignore_errors=True)
 
 

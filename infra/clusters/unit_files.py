@@ -6,16 +6,13 @@ of one command; no value stands in a command line.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import shlex
-import tarfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from regrow.infra.clusters import private, shipping
+from regrow.infra.clusters import project, shipping
 from regrow.infra.clusters.agents import AgentWork, Submission
 from regrow.infra.clusters.description import Ssh
 from regrow.infra.clusters.folder import variables
@@ -28,19 +25,15 @@ from regrow.infra.clusters.unit import (
     PLACE,
     service,
 )
-from regrow.infra.machine.confidential import NEVER, confidential, excludes, warning
-from regrow.tasks.errors import UserError
 
 ENVIRONMENT = "env"
 """The newest environment of a machine, below the cluster's folder: a link."""
-_MOST_BYTES = 100 << 20
+_MOST_BYTES = 100_000_000
 """Ray takes no larger project, packed, and the leader's driver gives it to the others."""
 _TIME = 1_577_836_800
 """Time of all files in the archive, in seconds since the epoch: old enough for clocks that differ,
 and not so old that tar warns of it.
 """
-_NAMED = 3
-"""How many of the largest files of a project that is too large are named."""
 _SCRIPT = """#!/bin/sh
 # An agent of the experiment {experiment}.
 need() {{ test "$1" "$2" || {{ echo "regrow: $2 is not there yet"; exit {not_ready}; }}; }}
@@ -122,8 +115,8 @@ def packed(cluster: Ssh, work: AgentWork, say: Callable[[str], None]) -> Parcel:
     """Return all that a machine gets. `say` names the confidential files of the project, which stay
     here. Raises UserError for a project that is too large, or packages that machines cannot get.
     """
-    here, project = f"units/{unit_name(work)}", _project(work, say)
-    into = f"project-{_hash(project)}"
+    here, sent = f"units/{unit_name(work)}", _project(work, say)
+    into = f"project-{_hash(sent)}"
     shipped = shipping.shipped(cluster)
     stamp = _hash(b"".join(shipped.values()))
     made = f"made-{stamp}" if shipped else None
@@ -134,15 +127,10 @@ def packed(cluster: Ssh, work: AgentWork, say: Callable[[str], None]) -> Parcel:
         "environment": environment.encode(),
         f"{here}/agent.sh": script(cluster, work, into, made and f"{made}/env").encode(),
         f"{here}/{service(cluster.name, unit_name(work))}": unit(cluster, work).encode(),
-        f"{here}/{into}.zip": project,
+        f"{here}/{into}.tar.gz": sent,
     }
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for file, data in files.items():
-            info = tarfile.TarInfo(file)
-            info.size, info.mode, info.mtime = len(data), 0o600, _TIME
-            tar.addfile(info, io.BytesIO(data))
-    return Parcel(archive=buffer.getvalue(), made=made, stamp=stamp)
+    archive = project.tarred(files, mode=0o600, time=_TIME)
+    return Parcel(archive=archive, made=made, stamp=stamp)
 
 
 def install(cluster: Ssh, parcel: Parcel, rest: str) -> str:
@@ -165,27 +153,11 @@ def install(cluster: Ssh, parcel: Parcel, rest: str) -> str:
 
 
 def _project(work: AgentWork, say: Callable[[str], None]) -> bytes:
-    """Return the project's files, packed as Ray packs them. Raises as `archive`."""
-    left_out = confidential(work.project, linked=True)
-    if left_out:
-        say(warning(left_out))
-    hidden = [*excludes(left_out), *sorted(NEVER)]
-    with suppress(ValueError):  # the state is not in the project
-        hidden += excludes([f"{Path(work.state).relative_to(work.project)}/"])
-    packed = private.packed(work.project, hidden)
-    if len(packed) > _MOST_BYTES:
-        project = work.project
-        files = [file for file in project.rglob("*") if file.is_file() and not file.is_symlink()]
-        largest = sorted(
-            ((file.stat().st_size, str(file.relative_to(project))) for file in files), reverse=True
-        )[:_NAMED]
-        named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for size, name in largest)
-        raise UserError(
-            f"the project {project} is more than the 100 MB that Ray takes, packed; its largest"
-            f" files: {named}; name what is not needed in a .gitignore there, and have data come by"
-            " a bucket or a shared folder"
-        )
-    return packed
+    """Return the packed project, without the state. Raises as `packed`."""
+    state, left_out = Path(work.state), list[str]()
+    if state.is_relative_to(work.project):
+        left_out = [f"{state.relative_to(work.project).as_posix()}/"]
+    return project.packed(work.project, say, most=_MOST_BYTES, of="Ray takes", left_out=left_out)
 
 
 def script(

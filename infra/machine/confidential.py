@@ -54,14 +54,14 @@ def included() -> list[str]:
     return [pattern for pattern in os.environ.get(INCLUDE, "").split(os.pathsep) if pattern]
 
 
-def confidential(folder: Path, *, linked: bool = False) -> list[str]:
+def confidential(folder: Path) -> list[str]:
     """Return what not to send of a folder, and what this user may not read: relative paths; those
     of folders end with `/`.
 
-    `linked`: also of the folders that links in it lead to, as Ray's packer follows them; the links
-    that lead to a folder above, which it would follow again and again; and those that lead to more
-    than MOST_LINKED files. Raises UserError for a folder that this user may not read: Ray cannot
-    leave it out.
+    Also of the folders that links in it lead to, as packers follow them; the links that lead to a
+    folder above, which they would follow again and again; and those that lead to more than
+    MOST_LINKED files. Raises UserError for a folder that this user may not read: Ray cannot leave
+    it out.
     """
     wanted = included()
 
@@ -74,7 +74,7 @@ def confidential(folder: Path, *, linked: bool = False) -> list[str]:
 
     return sorted(
         path.relative_to(folder).as_posix() + "/" * os.path.isdir(path)
-        for path in _found(folder, linked)
+        for path in _found(folder)
         if not asked_for(path)
     )
 
@@ -94,7 +94,7 @@ def excludes(left_out: Sequence[str]) -> list[str]:
     return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path) for path in left_out]
 
 
-def _found(folder: Path, linked: bool, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+def _found(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """Yield what not to send. `above`: the real paths of the folders that a link was met in."""
     on_the_way = {str(folder): above | {os.path.realpath(folder)}}
     for here, folders, names in os.walk(folder):
@@ -114,11 +114,11 @@ def _found(folder: Path, linked: bool, above: frozenset[str] = frozenset()) -> I
         folders[:] = sorted({*folders} - private - NEVER)
         for path in (Path(here, name) for name in folders):
             on_the_way[str(path)] = passed | {os.path.realpath(path)}
-            if linked and path.is_symlink():
+            if path.is_symlink():
                 if str(_target(path)) in passed or _has_many(path):
                     yield path
                 else:
-                    yield from _found(path, linked, passed)
+                    yield from _found(path, passed)
         yield from (path for name in names if _is_private(path := Path(here, name)))
 
 

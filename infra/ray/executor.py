@@ -39,12 +39,10 @@ from regrow.tasks.ports.messages import (
     Assignment,
     CoordinatorClient,
     CoordinatorGone,
-    Job,
-    Records,
+    Shared,
     Viewers,
 )
 from regrow.tasks.ports.ranks import GroupBroken
-from regrow.tasks.ports.store import Store
 from regrow.tasks.process import background, cgroup, variables
 from regrow.tasks.process.connecting import GREET_SECONDS
 from regrow.tasks.process.restored import CHANGED
@@ -72,22 +70,19 @@ class AttemptCoordinator(CoordinatorClient, Viewers, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """What all attempts of a session get: the job, and the ports to their environment."""
+class RayShared(Shared):
+    """What all attempts of a session share on Ray."""
 
-    job: Job
     coordinator: AttemptCoordinator
-    store: Store
-    records: Records | None = None
+    host: RayHost = field(default_factory=RayHost)
     typed: CallerContext = field(default_factory=lambda: CallerContext(variables={}))
     """Folder and variables for workers that were started before the user's command."""
-    host: RayHost = field(default_factory=RayHost)
 
 
 class RayExecutor:
     """Sends each attempt to a worker. Its handles are Ray's references, or Grouped."""
 
-    def __init__(self, shared: Shared, nodes: Nodes) -> None:
+    def __init__(self, shared: RayShared, nodes: Nodes) -> None:
         # Sent with every message (some KB) instead of being an object in Ray's store: Ray asks the
         # node that holds a task's arguments to place it. After a partition that would be the
         # disconnected node, and the retry of the trial that was lost there would wait until Ray
@@ -103,7 +98,7 @@ class RayExecutor:
         selector = self._nodes.selector(
             needs, avoid_spot=assignment.avoid_spot, market=market, avoid=avoid
         )
-        if not self._shared.job.grouped:
+        if not self._shared.job.spec.resources.grouped:
             options = {"name": name, "label_selector": selector, **options_of(needs.of_node())}
             return _run.options(**options).remote(self._shared, assignment, task_run)
         try:
@@ -185,11 +180,11 @@ _spoiled = threading.Event()
 
 
 @ray.remote(max_retries=0, max_calls=private.MOST_CALLS)
-def _run(shared: Shared, assignment: Assignment, task_run: str) -> ExecutionResult:
+def _run(shared: RayShared, assignment: Assignment, task_run: str) -> ExecutionResult:
     return _run_or_leave(shared, assignment, task_run)
 
 
-def _run_or_leave(shared: Shared, assignment: Assignment, task_run: str) -> ExecutionResult:
+def _run_or_leave(shared: RayShared, assignment: Assignment, task_run: str) -> ExecutionResult:
     """Run an attempt. A process that cannot ends soon after, as it would lose each further one: an
     earlier trial has left it without open files, or has replaced what we call.
     """
@@ -216,19 +211,11 @@ def _leave_late() -> None:
 
 
 def _run_here(
-    shared: Shared, assignment: Assignment, task_run: str, group: Leader | None
+    shared: RayShared, assignment: Assignment, task_run: str, group: Leader | None
 ) -> ExecutionResult:
     shared.typed.take_over()
     carried = run_trial(
-        shared.job,
-        assignment,
-        shared.coordinator,
-        shared.store,
-        shared.host,
-        shared.records,
-        viewers=shared.coordinator,
-        task_run=task_run,
-        group=group,
+        shared, assignment, viewers=shared.coordinator, task_run=task_run, group=group
     )
     labels: dict[str, Any] = ray.get_runtime_context().get_node_labels()
     spot = [SPOT] if labels.get(MARKET_LABEL) == "spot" else []
@@ -239,12 +226,12 @@ def _run_here(
 # group, actors in globals).
 @ray.remote(max_retries=0, max_calls=1)
 def _lead(
-    shared: Shared, assignment: Assignment, task_run: str, key: bytes, size: int
+    shared: RayShared, assignment: Assignment, task_run: str, key: bytes, size: int
 ) -> ExecutionResult | Broken:
     """Run rank 0 of an attempt in a placement group. It is the only rank if the job has children
     but no workers. `key`: the ranks authenticate each other with it. `size`: number of ranks.
     """
-    if not shared.job.ranked:
+    if not shared.job.spec.resources.ranked:
         return _run_here(shared, assignment, task_run, None)
     place, address = shared.host.place(), ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # ray's
     leader = Leader(
@@ -253,9 +240,9 @@ def _lead(
         place=place,
         address=address,
         run=f"{task_run}-{assignment.attempt}",
-        lease=shared.job.lease,
-        stall=shared.job.stall,
-        mean=shared.job.reduce_mean,
+        lease=shared.job.spec.lease,
+        stall=shared.job.spec.stall,
+        mean=shared.job.spec.resources.reduce == "mean",
         devices=shared.host.gpus(),
     )
 
@@ -276,7 +263,9 @@ def _lead(
 
 
 @ray.remote(max_retries=0, max_calls=1)
-def _follow(shared: Shared, assignment: Assignment, task_run: str, key: bytes, rank: int) -> None:
+def _follow(
+    shared: RayShared, assignment: Assignment, task_run: str, key: bytes, rank: int
+) -> None:
     shared.typed.take_over()
 
     def connect() -> Wire:
@@ -294,17 +283,13 @@ def _follow(shared: Shared, assignment: Assignment, task_run: str, key: bytes, r
         return wire
 
     run_rank(
-        shared.job,
+        shared,
         assignment,
         rank,
         connect,
-        shared.store,
-        shared.host,
-        lease=shared.job.lease,
         devices=shared.host.gpus(),
         viewers=shared.coordinator,
         task_run=task_run,
-        records=shared.records,
     )
 
 

@@ -48,7 +48,7 @@ def join(
     if by_agent:
         cluster.await_head(HEAD_SECONDS, lambda: False)
     if os.environ.get("RAY_ADDRESS") and spec.working_dir is not None:
-        left_out = confidential(Path(spec.working_dir), linked=True)
+        left_out = confidential(Path(spec.working_dir))
         if left_out:
             say(warning(left_out))
         hidden = excludes(left_out)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from regrow.search.events import Cause, Place, Saved
+from regrow.search.events import Began, Cause, Place, Saved
 from regrow.search.measured import Traffic
 from regrow.tasks.attempt.stall_watchdog import StallWatchdog
 from regrow.tasks.attempt.training import end_process_pools, recorded, train
@@ -26,7 +26,7 @@ from regrow.tasks.media.writer import MediaWriter
 from regrow.tasks.output import parts
 from regrow.tasks.output.traces import in_a_line, one_line
 from regrow.tasks.ports.executor import Finished
-from regrow.tasks.ports.messages import Arrival, Assignment, CoordinatorClient, Host, Job, Records
+from regrow.tasks.ports.messages import Assignment, Host, Job, Shared
 from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken, PartMissing, RankFailed, RankGroup
 from regrow.tasks.ports.store import Store, StoreError, Unavailable, pop_traffic
 from regrow.tasks.process import temporary
@@ -61,15 +61,11 @@ class _Origin:
 
 
 def run_attempt(
-    job: Job,
+    shared: Shared,
     assignment: Assignment,
-    coordinator: CoordinatorClient,
-    store: Store,
     *,
-    host: Host,
     task_run: str,
     carry_on: Callable[[], bool],
-    records: Records | None = None,
     group: RankGroup | None = None,
 ) -> Finished:
     """Run one attempt: restore, train, report, and return the outcome.
@@ -78,18 +74,14 @@ def run_attempt(
     not.
 
     Args:
-        job: what all attempts of the experiment share.
+        shared: what all attempts of the session share.
         assignment: the attempt.
-        coordinator: receives the reports.
-        store: holds the checkpoints.
-        host: this machine.
         task_run: the attempt's Prefect task run.
         carry_on: called at the end; whether to request another trial for this process.
-        records: the tracking server, None for none.
         group: the other ranks, with this process as rank 0; None for a single process.
 
     """
-    group = group or RankGroup()
+    store, host, group = shared.store, shared.host, group or RankGroup()
     scratch = temporary.made(f"{assignment.trial}-")
     writer = CheckpointWriter(
         store, trial=assignment.trial, attempt=assignment.attempt, others=group.others
@@ -99,21 +91,25 @@ def run_attempt(
     with ExitStack() as listening:
         listening.callback(shutil.rmtree, scratch, ignore_errors=True)
         listening.callback(writer.close)
-        asked = partial(_asked, job, store)
+        asked = partial(_asked, shared.job, store)
         origin = _restored(assignment, store, scratch / "restored")
-        arrival = Arrival(
-            place=host.place(),
-            others=group.places,
+        place = host.place()
+        began = Began.at(
+            place,
+            t=time.time(),
+            trial=assignment.trial,
+            attempt=assignment.attempt,
+            others=list(group.places),
             task_run=task_run,
             restored=origin.step,
-            skipped=origin.skipped,
+            skipped=list(origin.skipped),
             traffic=asked(),
         )
         # Without the store, the attempt does not begin: beginning at step 0 would supersede all
         # earlier work.
         begins = origin.trouble is None
         saved = _saved_by(writer, assignment, origin.cloned, asked)
-        reporter = Reporter(coordinator, assignment, arrival if begins else None, saved)
+        reporter = Reporter(shared.coordinator, assignment, began if begins else None, saved)
         reporter.step = origin.step
         reporter.on_drop, writer.on_news = writer.drop, reporter.hurry
         reporter.trouble = lambda: writer.trouble
@@ -131,13 +127,11 @@ def run_attempt(
             queue=writer.call,
             folder=scratch / "media",
         )
-        attempt = _Attempt(
-            job, assignment, store, host, arrival.place, group, reporter, writer, media
-        )
+        attempt = _Attempt(shared, assignment, place, group, reporter, writer, media)
         try:
             if begins:
                 listening.enter_context(host.listen(reporter.notice))
-                end = attempt.run(origin, records, scratch)
+                end = attempt.run(origin, scratch)
             else:
                 why = f"its checkpoint could not be read: {origin.trouble}"
                 end = AttemptVerdict(cause="infrastructure", message=why)
@@ -153,7 +147,7 @@ def run_attempt(
         ended = msgspec.structs.replace(reporter.ended(end, media.count), traffic=asked())
         fenced = reporter.reply.reason == "fenced"
         reply = reporter.reply if fenced else reporter.flush(ended=ended, carry_on=carry_on())
-        return Finished(ended=ended, reply=reply, restored=arrival.restored)
+        return Finished(ended=ended, reply=reply, restored=origin.step)
 
 
 class _Attempt:
@@ -161,26 +155,26 @@ class _Attempt:
 
     def __init__(
         self,
-        job: Job,
+        shared: Shared,
         assignment: Assignment,
-        store: Store,
-        host: Host,
         place: Place,
         group: RankGroup,
         reporter: Reporter,
         writer: CheckpointWriter,
         media: MediaWriter,
     ) -> None:
-        self._job, self._lease, self._store, self._host = job, assignment, store, host
+        self._shared, self._lease = shared, assignment
         self._place, self._group = place, group
         self._reporter, self._writer, self._media = reporter, writer, media
-        self._overdue = StallWatchdog(job, assignment, reporter, group, _leaving(host))
+        self._overdue = StallWatchdog(
+            shared.job, assignment, reporter, group, _leaving(shared.host)
+        )
 
-    def run(self, origin: _Origin, records: Records | None, scratch: Path) -> AttemptVerdict:
+    def run(self, origin: _Origin, scratch: Path) -> AttemptVerdict:
         """Begin with the other ranks, train, and return how that ended. Raises GroupBroken."""
         group, reporter = self._group, self._reporter
         trial = Trial(
-            self._job,
+            self._shared.job,
             self._lease,
             reporter,
             self._writer,
@@ -190,7 +184,7 @@ class _Attempt:
             suggestions=reporter if group.others is None else None,
             media=self._media,
         )
-        own = recorded(records, self._job, self._lease, trial, scratch)
+        own = recorded(self._shared, self._lease, trial, scratch)
         try:
             with group.watched(reporter.notice_of, self._left_by, reporter.silent):
                 group.begin(origin.step, origin.manifest, origin.folder)
@@ -200,13 +194,13 @@ class _Attempt:
             return error.verdict
         finally:
             end_process_pools()
-            self._host.end_children()
+            self._shared.host.end_children()
 
     def _train(self, trial: Trial, own: AbstractContextManager[object]) -> AttemptVerdict:
         reporter, group = self._reporter, self._group
         cut_short = not trial.complete
         if reporter.reply.reason == "":
-            failure = train(self._job, self._store, trial, own)
+            failure = train(self._shared, trial, own)
             if failure is not None:
                 if (wrong := group.blamed()) is not None:  # may have caused this failure
                     raise wrong
@@ -233,7 +227,7 @@ class _Attempt:
         return AttemptVerdict(outcome="done", cause="", message=trial.enough or "")
 
     def _silent(self, trial: Trial) -> str:
-        name = self._job.objective
+        name = self._shared.job.objective
         what = f"it ended without ever reporting {name!r}"
         if trial.returned is None:
             return what
@@ -349,7 +343,7 @@ def _asked(job: Job, store: Store) -> Traffic | None:
     """Return what this process asked of the store since the last call, of this attempt or one
     before it; None for nothing, or if it does not count.
     """
-    return pop_traffic(store) if job.metered else None
+    return pop_traffic(store) if job.spec.store_prices is not None else None
 
 
 def _saved(

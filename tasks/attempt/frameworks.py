@@ -50,7 +50,7 @@ class Framework(Protocol):
 
         Args:
             job: the experiment's job.
-            found: the object at `job.trainable`, None if the job names none.
+            found: the object at `job.spec.trainable`, None if the job names none.
 
         Raises SpecError or UserError for what cannot be used.
 

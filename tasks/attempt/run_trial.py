@@ -8,9 +8,8 @@ from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.output import capture, parts
 from regrow.tasks.output.logs import LogRelay
 from regrow.tasks.ports.executor import ExecutionResult, Finished
-from regrow.tasks.ports.messages import Assignment, CoordinatorClient, Host, Job, Records, Viewers
+from regrow.tasks.ports.messages import Assignment, Shared, Viewers
 from regrow.tasks.ports.ranks import GroupBroken, RankGroup
-from regrow.tasks.ports.store import Store
 from regrow.tasks.process.restored import CHANGED
 
 SHORT_SECONDS = 0.05
@@ -22,12 +21,8 @@ CARRY_SECONDS = 15.0
 
 
 def run_trial(
-    job: Job,
+    shared: Shared,
     assignment: Assignment,
-    coordinator: CoordinatorClient,
-    store: Store,
-    host: Host,
-    records: Records | None = None,
     *,
     viewers: Viewers,
     task_run: str,
@@ -53,17 +48,9 @@ def run_trial(
                 return group is None and short and not CHANGED.is_set()
 
             try:
-                with capture.kept_output(store, assignment.trial, assignment.attempt, relay):
+                with capture.kept_output(shared.store, assignment.trial, assignment.attempt, relay):
                     finished = run_attempt(
-                        job,
-                        assignment,
-                        coordinator,
-                        store,
-                        host=host,
-                        task_run=task_run,
-                        carry_on=carry_on,
-                        records=records,
-                        group=group,
+                        shared, assignment, task_run=task_run, carry_on=carry_on, group=group
                     )
             except GroupBroken:
                 parts.KEEPER.finish(OUTPUT_SECONDS)

@@ -51,7 +51,7 @@ class StallWatchdog:
         """Watch within the block, in which the attempt trains."""
         self._reporter.begin()
         shortest = min(
-            (span for span in (self._job.stall, self._job.trial_seconds) if span is not None),
+            (span for span in (self._job.spec.stall, self._job.trial_seconds) if span is not None),
             default=None,
         )
         if shortest is None:
@@ -71,7 +71,7 @@ class StallWatchdog:
             if self._reporter.step:
                 return self._end(AttemptVerdict(outcome="done", cause="", message=message))
             return self._end(AttemptVerdict(message=f"{message}; it never reported anything"))
-        stall, silent = self._job.stall, self._reporter.silent()
+        stall, silent = self._job.spec.stall, self._reporter.silent()
         if stall is not None and silent is not None and silent > stall:
             message = f"it reported nothing for {in_words(stall)}"
             return self._end(AttemptVerdict(outcome="lost", cause="stalled", message=message))

@@ -16,7 +16,7 @@ from regrow.tasks.attempt.trainable import adapt, as_a_script, find, unpickled
 from regrow.tasks.errors import Interrupted, ReportError, UserError
 from regrow.tasks.media.log import running
 from regrow.tasks.output.traces import in_a_line, one_line, user_trace
-from regrow.tasks.ports.messages import Assignment, Job, Records, RecordsAway
+from regrow.tasks.ports.messages import Assignment, Job, RecordsAway, Shared
 from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken, RankFailed
 from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.process import gpu_memory
@@ -26,23 +26,23 @@ from regrow.tasks.trial.trial import Trial, TrialEnd
 
 
 def recorded(
-    records: Records | None, job: Job, assignment: Assignment, trial: Trial, scratch: Path
+    shared: Shared, assignment: Assignment, trial: Trial, scratch: Path
 ) -> AbstractContextManager[object]:
     """Within the block, assign the training's own tracking calls to the attempt."""
-    if records is None:
+    if shared.records is None:
         return nullcontext()
-    return records.own_calls(
+    return shared.records.own_calls(
         assignment.trial,
         assignment.attempt,
         scratch=scratch,
         reported=trial.metrics,
-        system_metrics=job.system_metrics,
+        system_metrics=shared.job.spec.mlflow.system_metrics,
         rank=trial.world.rank if trial.world.size > 1 else None,
     )
 
 
 def train(
-    job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
+    shared: Shared, trial: Trial, own: AbstractContextManager[object]
 ) -> AttemptVerdict | None:
     """Run the trainable within `own` and return its failure; None if it returned, or ended as
     requested.
@@ -52,7 +52,7 @@ def train(
     """
     process, status = os.getpid(), 1
     try:
-        failure = _run(job, store, trial, own)
+        failure = _run(shared.job, shared.store, trial, own)
         if os.getpid() != process:
             trace = "" if failure is None else failure.trace
             status = int(bool(trace))
@@ -88,27 +88,28 @@ def load(job: Job, store: Store) -> Callable[[Trial], object]:
     Raises SpecError or UserError if it cannot be found. Exceptions of the user's module pass
     through unchanged.
     """
-    if job.command:
+    if job.spec.command:
         return lambda trial: run_command(job, trial)
     found = None
-    if job.trainable != COMMAND:
-        found = unpickled(store, *job.code) if job.code else find(job.trainable, job.folder)
-    return frameworks.trainable(job, found) or adapt(found, job.trainable)
+    if job.spec.trainable != COMMAND:
+        found = unpickled(store, *job.code) if job.code else find(job.spec.trainable, job.folder)
+    return frameworks.trainable(job, found) or adapt(found, job.spec.trainable)
 
 
 def _run(
     job: Job, store: Store, trial: Trial, own: AbstractContextManager[object]
 ) -> AttemptVerdict | None:
+    spec, share = job.spec, job.spec.resources.gpu_share
     try:
-        script = as_a_script(job.trainable, job.folder)
+        script = as_a_script(spec.trainable, job.folder)
         with _undressed(), own, running(trial), script, limits_kept():
-            if job.gpu_share is not None:
-                gpu_memory.announce(job.gpu_share)
+            if share is not None:
+                gpu_memory.announce(share)
             function: Callable[[Trial], object] = load(job, store)
-            if job.gpu_share is not None:
-                gpu_memory.limit(job.gpu_share)
-            if job.enough is not None:
-                trial.enough_if(find(job.enough, job.folder))
+            if share is not None:
+                gpu_memory.limit(share)
+            if (enough := spec.stop.trial.function) is not None:
+                trial.enough_if(find(enough, job.folder))
             with restored():  # what its module changes as it is imported stays
                 trial.returned = function(trial)
     except TrialEnd:
@@ -116,7 +117,7 @@ def _run(
     except (RankFailed, GroupBroken, Interrupted):
         raise
     except ReportError as error:
-        trace = "" if job.command else user_trace(error)
+        trace = "" if spec.command else user_trace(error)
         return AttemptVerdict(message=one_line(str(error)), trace=trace)
     except (UserError, SpecError) as error:
         return AttemptVerdict(message=one_line(str(error)))

@@ -46,7 +46,7 @@ from regrow.tasks.group.wire import (
     Wire,
 )
 from regrow.tasks.output.traces import in_a_line, one_line
-from regrow.tasks.ports.messages import Assignment, Host, Job, Records, Reply
+from regrow.tasks.ports.messages import Assignment, Reply, Shared
 from regrow.tasks.ports.ranks import AttemptVerdict, Metrics, RankCommand, Ranks, World
 from regrow.tasks.ports.store import Store, StoreError, pop_traffic
 from regrow.tasks.process import background, temporary
@@ -275,20 +275,18 @@ class PartUploads:
 
 
 def run_member(
-    job: Job,
+    shared: Shared,
     assignment: Assignment,
-    store: Store,
     *,
     member: RankMember,
-    host: Host,
     put: Callable[[Welcome], object],
-    records: Records | None = None,
 ) -> None:
     """Train as one of the ranks, from the Welcome to rank 0's last message.
 
     An exception of the user's code is sent to rank 0, which ends the attempt with it. `put`: called
     with torchrun's variables before any of the user's code is imported.
     """
+    host, store = shared.host, shared.store
     member.start()
     welcome = member.next()
     if not isinstance(welcome, Welcome):  # rank 0 has ended meanwhile
@@ -309,7 +307,7 @@ def run_member(
             if begin is not None and isinstance(member.next(), Go):
                 restored = None if begin.manifest is None else Path(begin.folder)
                 trial = Trial(
-                    job,
+                    shared.job,
                     assignment,
                     member,
                     parts,
@@ -317,8 +315,8 @@ def run_member(
                     restored_step=begin.step,
                     ranks=member,
                 )
-                own = recorded(records, job, assignment, trial, scratch)
-                ending = _trained(job, store, trial, own, member.usage)
+                own = recorded(shared, assignment, trial, scratch)
+                ending = _trained(shared, trial, own, member.usage)
                 parts.end()
                 member.send(ending)
         finally:
@@ -353,14 +351,13 @@ def _unreadable(member: RankMember, begin: Begin, why: str) -> Begin:
 
 
 def _trained(
-    job: Job,
-    store: Store,
+    shared: Shared,
     trial: Trial,
     own: AbstractContextManager[object],
     usage: UsageMeter,
 ) -> Done | RankFailure:
     """Train, and return the last message of this rank."""
-    failure = train(job, store, trial, own)
+    failure = train(shared, trial, own)
     if failure is None:
         return Done(trial.step, usage=usage.summary())
     rank = trial.world.rank

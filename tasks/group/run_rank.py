@@ -10,8 +10,7 @@ from regrow.tasks.group.member import LEFT_EXIT, RankMember, run_member
 from regrow.tasks.group.wire import Hello, Wire
 from regrow.tasks.output import capture, parts
 from regrow.tasks.output.logs import LogRelay
-from regrow.tasks.ports.messages import Assignment, Host, Job, Records, Viewers
-from regrow.tasks.ports.store import Store
+from regrow.tasks.ports.messages import Assignment, Shared, Viewers
 from regrow.tasks.process import variables
 
 LEAVE_SECONDS = 2.0
@@ -19,18 +18,14 @@ LEAVE_SECONDS = 2.0
 
 
 def run_rank(
-    job: Job,
+    shared: Shared,
     assignment: Assignment,
     rank: int,
     connect: Callable[[], Wire],
-    store: Store,
-    host: Host,
     *,
-    lease: float,
     devices: str,
     viewers: Viewers,
     task_run: str,
-    records: Records | None = None,
 ) -> None:
     """Run one rank to its end. Its output goes to the trial's log, marked with the rank.
 
@@ -38,28 +33,25 @@ def run_rank(
     """
 
     def leave() -> None:
-        host.end_children()
+        shared.host.end_children()
         parts.KEEPER.leave(LEAVE_SECONDS)
         os._exit(LEFT_EXIT)
 
     relay = LogRelay(lambda lines: viewers.show(task_run, lines))
     wire = connect()
-    wire.send(Hello(rank=rank, place=host.place(), devices=devices))
-    member = RankMember(wire, lease=lease, leave=leave, gpus=assignment.needs.gpus)
+    wire.send(Hello(rank=rank, place=shared.host.place(), devices=devices))
+    member = RankMember(wire, lease=shared.job.spec.lease, leave=leave, gpus=assignment.needs.gpus)
     with (
         capture.CAPTURE.on(),
         capture.kept_output(
-            store, assignment.trial, assignment.attempt, relay, mark=f"[rank {rank}] "
+            shared.store, assignment.trial, assignment.attempt, relay, mark=f"[rank {rank}] "
         ),
     ):
         run_member(
-            job,
+            shared,
             assignment,
-            store,
             member=member,
-            host=host,
             put=lambda welcome: variables.put(welcome.variables),
-            records=records,
         )
     parts.KEEPER.finish(OUTPUT_SECONDS)
     relay.close()

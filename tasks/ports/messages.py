@@ -4,112 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from regrow.search.endings import Ending
-from regrow.search.events import Ended, Place, Row, Saved
-from regrow.search.measured import Traffic
+from regrow.search.events import Began, Ended, Place, Row, Saved
 from regrow.search.needs import Needs
-from regrow.search.spec import RLlib, Spec
+from regrow.search.spec import Spec
 from regrow.search.step_metric import StepMetric
+from regrow.tasks.ports.store import Store
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Job:
     """What all attempts of an experiment share. Sent to each worker once.
 
     Attributes:
-        experiment: name of the experiment.
-        trainable: import path of the trainable; unused with `code`, `command` or `rllib`.
-        objective: name of the metric to optimize.
-        max_steps: steps of a trial, as `clock` counts them; None for no limit.
-        every_steps: steps between two checkpoints; None if not given.
-        every_seconds: seconds between two checkpoints; None if not given.
+        spec: the specification, without the configurations that it lists.
         folder: folder of the trainable's code on the workers; None for the folder in which they
             start.
-        code: (store key, sha256) of a pickled trainable; None if `trainable` is an import path.
-        ending: conditions under which a trial has done enough; None for none.
-        enough: import path of a function that decides the same; None for none.
-        system_metrics: whether MLflow's monitor records the machine's load.
-        command: program that replaces the trainable; empty for none.
-        report: file of the command's reports, relative to its scratch folder; None for none.
-        stall: seconds without a report after which an attempt counts as hanging; None for no limit.
-        trial_seconds: seconds that a trial may run, all attempts together; None for no limit.
-        event: what triggered the run; None for no trigger.
-        grouped: whether attempts are groups of workers, or have children, in a placement group.
-        ranked: whether attempts are groups of workers.
-        reduce_mean: whether a group's metrics are the means over its workers, instead of rank 0's.
-        lease: seconds of silence after which a worker counts as gone.
-        rllib: RLlib's settings, which replace the trainable; None for none.
-        metrics: metrics that the specification names, the objective first.
-        clock: metric by which decisions and `max_steps` count steps; None to count reports.
-        gpu_share: part of a GPU's memory that each attempt is limited to; None for no limit.
-        metered: whether attempts send what they asked of the store.
+        code: (store key, sha256) of a pickled trainable; None if `spec.trainable` is an import
+            path.
 
     """
 
-    experiment: str
-    trainable: str
-    objective: str
-    max_steps: int | None
-    every_steps: int | None
-    every_seconds: float | None
-    folder: str | None = None
-    code: tuple[str, str] | None = None
-    ending: Ending | None = None
-    enough: str | None = None
-    system_metrics: bool = False
-    command: tuple[str, ...] = ()
-    report: str | None = None
-    stall: float | None = None
-    trial_seconds: float | None = None
-    event: dict[str, Any] | None = None
-    grouped: bool = False
-    ranked: bool = False
-    reduce_mean: bool = False
-    lease: float = 30.0
-    rllib: RLlib | None = None
-    metrics: tuple[str, ...] = ()
-    clock: StepMetric | None = None
-    gpu_share: float | None = None
-    metered: bool = False
+    spec: Spec
+    folder: str | None
+    code: tuple[str, str] | None
 
     @classmethod
     def of(cls, spec: Spec, *, folder: str | None, code: tuple[str, str] | None = None) -> Job:
         """Build the job of a specification; `folder` holds the trainable's code on the workers."""
-        hours = spec.stop.trial.hours
-        return cls(
-            experiment=spec.name,
-            trainable=spec.trainable,
-            objective=spec.objective.name,
-            max_steps=spec.max_steps,
-            every_steps=spec.checkpoint.every_steps,
-            every_seconds=spec.checkpoint.every_seconds,
-            folder=folder,
-            code=code,
-            ending=spec.ending if spec.stop.trial.watches else None,
-            enough=spec.stop.trial.function,
-            system_metrics=spec.mlflow.system_metrics,
-            command=spec.command,
-            report=spec.report.file,
-            stall=spec.stall,
-            trial_seconds=None if hours is None else hours * 3600,
-            event=spec.event,
-            grouped=spec.resources.grouped,
-            ranked=spec.resources.ranked,
-            lease=spec.lease,
-            reduce_mean=spec.resources.reduce == "mean",
-            rllib=spec.rllib,
-            clock=spec.clock,
-            gpu_share=spec.resources.gpu_share,
-            metered=spec.store_prices is not None,
-            metrics=(
-                *(metric.name for metric in spec.metrics),
-                *(limit.metric for limit in spec.limits),
-            ),
-        )
+        lean = spec.model_copy(update={"points": (), "enqueue": ()})
+        return cls(spec=lean, folder=folder, code=code)
+
+    @cached_property
+    def objective(self) -> str:
+        """Name of the metric to optimize."""
+        return self.spec.objective.name
+
+    @cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """Metrics that the specification names, the objective first."""
+        limits = (limit.metric for limit in self.spec.limits)
+        return (*(metric.name for metric in self.spec.metrics), *limits)
+
+    @cached_property
+    def clock(self) -> StepMetric | None:
+        """Metric by which decisions and `max_steps` count steps; None to count reports."""
+        return self.spec.clock
+
+    @property
+    def trial_seconds(self) -> float | None:
+        """Seconds that a trial may run, all attempts together; None for no limit."""
+        hours = self.spec.stop.trial.hours
+        return None if hours is None else hours * 3600
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,29 +108,6 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     story: str = ""
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """Start of an attempt.
-
-    Attributes:
-        place: where it runs.
-        task_run: its Prefect task run.
-        restored: step from which it continues; 0 for none.
-        skipped: newer checkpoints that could not be used, and why.
-        ago: seconds since the start, as news is buffered before it is sent.
-        others: where the other workers of a group run, by rank.
-        traffic: see Began.
-
-    """
-
-    place: Place
-    task_run: str
-    restored: int = 0
-    skipped: tuple[str, ...] = ()
-    ago: float = 0.0
-    others: tuple[Place, ...] = ()
-    traffic: Traffic | None = None
-
-
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Request of a define-by-run trial for a value; see Asked."""
 
@@ -212,7 +141,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     trial: int
     attempt: int
-    began: Arrival | None = None
+    began: Began | None = None
     rows: tuple[Row, ...] = ()
     exact: dict[int, dict[str, Any]] = {}
     saved: tuple[Saved, ...] = ()
@@ -354,3 +283,14 @@ class RecordsAway(Exception):
     """The training needed the tracking server, which did not answer: the attempt ends as an
     infrastructure failure, and another attempt continues.
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all attempts of a session share: the job, and the ports to their environment."""
+
+    job: Job
+    coordinator: CoordinatorClient
+    store: Store
+    host: Host
+    records: Records | None = None

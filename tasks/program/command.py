@@ -91,19 +91,20 @@ def run_command(job: Job, trial: Trial) -> None:
 
 def environment(job: Job, trial: Trial, scratch: Path) -> dict[str, str]:
     """Return the variables that describe the trial to a program, or to its command."""
+    spec = job.spec
     variables = {
         "TRIAL": str(trial.number),
         "ATTEMPT": str(trial.attempt),
         "SEED": str(trial.seed),
-        "NAME": job.experiment,
+        "NAME": spec.name,
         "METRIC": job.objective,
-        "MAX_STEPS": "" if job.max_steps is None else str(job.max_steps),
+        "MAX_STEPS": "" if spec.max_steps is None else str(spec.max_steps),
         "STEP": str(trial.step),
         "CHECKPOINT": str(scratch / "checkpoint"),
         "RESTORED": "" if trial.restored is None else str(trial.restored),
         "SCRATCH": str(scratch),
         "CONFIG_FILE": str(scratch / "config.json"),
-        "REPORT": "" if job.report is None else str(scratch / job.report),
+        "REPORT": "" if spec.report.file is None else str(scratch / spec.report.file),
         "EVENT": "" if trial.event is None else str(scratch / "event.json"),
     }
     return {f"REGROW_{name}": value for name, value in variables.items()} | {
@@ -115,7 +116,7 @@ def filled(job: Job, trial: Trial, variables: dict[str, str]) -> list[str]:
     """Return the command of this trial with its placeholders filled in."""
     ours = {name.removeprefix("REGROW_").lower(): value for name, value in variables.items()}
     ours |= {f"{ENV}{name}": value for name, value in os.environ.items()}
-    command = arguments(job.command, trial.config, ours)
+    command = arguments(job.spec.command, trial.config, ours)
     return [sys.executable, *command[1:]] if command[0] in INTERPRETERS else command
 
 
@@ -145,9 +146,10 @@ class _Program:
         self._saved = SavedFolder(scratch / "checkpoint")
         (scratch / "checkpoint").mkdir()
         (scratch / "config.json").write_bytes(json.dumps(trial.config, ensure_ascii=False).encode())
-        self._file = None if job.report is None else ReportFile(scratch / job.report)
-        if job.report is not None:
-            (scratch / job.report).parent.mkdir(parents=True, exist_ok=True)
+        self._file = None
+        if (file := job.spec.report.file) is not None:
+            self._file = ReportFile(scratch / file)
+            (scratch / file).parent.mkdir(parents=True, exist_ok=True)
         self._seen: dict[str, None] = {}
         """Keys of JSON objects that were no reports, to help with a misspelt metric."""
         self._over = self._ending = False
@@ -181,7 +183,10 @@ class _Program:
 
     def _started(self, variables: dict[str, str], scratch: Path) -> subprocess.Popen[bytes]:
         """Start the program. Raises UserError for parameters that no program can be given."""
-        name, file = shlex.join(self._job.command[:2])[:200], "read the file $REGROW_CONFIG_FILE"
+        name, file = (
+            shlex.join(self._job.spec.command[:2])[:200],
+            "read the file $REGROW_CONFIG_FILE",
+        )
         supervised = [sys.executable, "-I", "-S", supervisor.__file__, str(GRACE_SECONDS)]
         try:
             return subprocess.Popen(
@@ -233,7 +238,7 @@ class _Program:
     def judge(self) -> None:
         """Raise the error that the program's end means, unless it ended successfully."""
         code, trial = self._process.returncode, self._trial
-        name = shlex.join(self._job.command[:2])
+        name = shlex.join(self._job.spec.command[:2])
         if code == -signal.SIGTERM and not self._ending:
             deadline = time.monotonic() + NOTICE_SECONDS
             while not trial.told and time.monotonic() < deadline:
@@ -247,7 +252,8 @@ class _Program:
                     seen = f"seen were: {', '.join(self._seen)}"
                 example = json.dumps({self._job.objective: 0.5})
                 hint = f"print a line such as {example}, or call regrow.report"
-                where = f"its file {self._job.report}" if self._job.report else "its output"
+                file = self._job.spec.report.file
+                where = f"its file {file}" if file else "its output"
                 raise ReportError(
                     f"{name} ended without ever reporting {self._job.objective!r} ({where}:"
                     f" {seen}); {hint}"

@@ -16,11 +16,10 @@ from typing import Any
 
 import msgspec
 
-from regrow.search.events import Ended, Row, Saved
+from regrow.search.events import Began, Ended, Row, Saved
 from regrow.search.measured import Usage
 from regrow.tasks.errors import ReportError
 from regrow.tasks.ports.messages import (
-    Arrival,
     Assignment,
     CoordinatorClient,
     CoordinatorGone,
@@ -62,16 +61,16 @@ class Reporter:
         self,
         coordinator: CoordinatorClient,
         assignment: Assignment,
-        arrival: Arrival | None,
+        began: Began | None,
         saved: Callable[[], list[Saved]],
     ) -> None:
         """Create the reporter; `start` begins sending.
 
-        `arrival`: sent with the first message; None if the attempt could not begin. `saved`:
+        `began`: sent with the first message; None if the attempt could not begin. `saved`:
         returns the checkpoints that became durable since its last call.
         """
         self._coordinator, self._lease = coordinator, assignment
-        self._arrival, self._arrived = arrival, time.monotonic()
+        self._began, self._arrived = began, time.monotonic()
         self._saved = saved
         self._usage = UsageMeter(gpus=assignment.needs.gpus)
         self._rows: deque[Row] = deque()
@@ -248,16 +247,14 @@ class Reporter:
 
     def _report(self, rows: tuple[Row, ...], **more: Any) -> Reply:
         """Send one message, with `more` fields of Progress."""
-        arrival, self._arrival = self._arrival, None
+        began, self._began = self._began, None
         noted, self._noted = self._noted, {}
-        if arrival is not None:
-            arrival = msgspec.structs.replace(
-                arrival, ago=max(0.0, time.monotonic() - self._arrived)
-            )
+        if began is not None:
+            began = msgspec.structs.replace(began, ago=max(0.0, time.monotonic() - self._arrived))
         news = Progress(
             trial=self._lease.trial,
             attempt=self._lease.attempt,
-            began=arrival,
+            began=began,
             rows=rows,
             exact={row.step: self._exact.pop(row.step) for row in rows if row.step in self._exact},
             draining=self._draining,

@@ -94,7 +94,8 @@ class Trial(MediaLog):
         self.seed = assignment.seed
         self.width = assignment.width
         self.restored = restored
-        self.event = job.event
+        spec = job.spec
+        self.event = spec.event
         self.attributes: dict[str, Any] = dict(assignment.attributes)
         self.log = logging.getLogger(f"regrow.trial.{assignment.trial}")
         self._job, self._reporter, self._writer = job, reporter, writer
@@ -104,13 +105,14 @@ class Trial(MediaLog):
         """Last order. Ranks of a group follow it together."""
         self._step = restored_step
         self._current: int | None = None
-        self._most = MOST_STEPS if job.max_steps is None or job.clock is not None else job.max_steps
+        most = spec.max_steps
+        self._most = MOST_STEPS if most is None or job.clock is not None else most
         self._time = (
             restored_step if job.clock is None else max(assignment.times[:restored_step], default=0)
         )
         """Step of the last report as scheduling decisions count it."""
         self._limit = self._most
-        self._every_seconds = assignment.every_seconds or job.every_seconds
+        self._every_seconds = assignment.every_seconds or spec.checkpoint.every_seconds
         self._last_checkpoint = time.monotonic()
         self._saved_step = restored_step
         self._reporting = False
@@ -123,9 +125,9 @@ class Trial(MediaLog):
         self._deadline: float | None = None
         if job.trial_seconds is not None:
             self._deadline = time.monotonic() + job.trial_seconds - assignment.ran
-        self._endings = (
-            None if job.ending is None else Endings(job.ending, assignment.values[:restored_step])
-        )
+        self._endings = None
+        if spec.stop.trial.watches:
+            self._endings = Endings(spec.ending, assignment.values[:restored_step])
         self.enough = None if self._endings is None else self._endings.why
         """Why the trial ends before its last step, None if it does not."""
         if self.enough is not None or self._out_of_time:
@@ -396,8 +398,8 @@ class Trial(MediaLog):
         """Whether all steps are done, if a metric counts the steps."""
         return (
             self._job.clock is not None
-            and self._job.max_steps is not None
-            and self._time >= self._job.max_steps
+            and self._job.spec.max_steps is not None
+            and self._time >= self._job.spec.max_steps
         )
 
     def _over(self) -> bool:
@@ -420,12 +422,12 @@ class Trial(MediaLog):
             self.end()
 
     def _checkpoint_due(self) -> bool:
-        job, seconds = self._job, time.monotonic() - self._last_checkpoint
+        seconds = time.monotonic() - self._last_checkpoint
         if self._step == self._limit:
             return True
         if self._every_seconds is not None:
             return seconds >= self._every_seconds
-        return self._step % (job.every_steps or 1) == 0
+        return self._step % (self._job.spec.checkpoint.every_steps or 1) == 0
 
     def _snapshot(self, save: Save) -> None:
         began = time.monotonic()

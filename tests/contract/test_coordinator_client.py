@@ -20,7 +20,6 @@ import ray
 
 from regrow.flows.coordinator import actor as actors
 from regrow.flows.coordinator.actor import RayCoordinatorClient, start_coordinator
-from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.relay import Relays
 from regrow.infra.log.reading import read_events
 from regrow.infra.machine.processes import is_running
@@ -29,9 +28,9 @@ from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.stores.local import LocalStore
 from regrow.search.events import AnyEvent, Began, Ended, Place, Reported, Row
 from regrow.search.spec import Spec
-from regrow.tasks.ports.messages import Arrival, CoordinatorClient, CoordinatorGone, Progress
+from regrow.tasks.ports.messages import CoordinatorClient, CoordinatorGone, Progress
 from regrow.tasks.ports.store import Store, Unavailable
-from tests.unit.office import Office
+from tests.unit.office import Office, began_at, opening_of
 
 SPEC = Spec.parse(
     {
@@ -46,7 +45,7 @@ SPEC = Spec.parse(
     }
 )
 BEGAN = Progress(
-    trial=0, attempt=1, began=Arrival(place=Place("node", "n1", "spot-gpu"), task_run="run-0")
+    trial=0, attempt=1, began=began_at(Place("node", "n1", "spot-gpu"), task_run="run-0")
 )
 NEWS = Progress(trial=0, attempt=1, rows=(Row(1, 0.0, {"score": 1.0}), Row(2, 1.0, {"score": 2.0})))
 
@@ -84,15 +83,7 @@ def line(
         office.close()
         return
     request.getfixturevalue("cluster")
-    opening = SessionOpening(
-        id=str(uuid4()),
-        spec=SPEC.to_json(),
-        slots=1,
-        trials=None,
-        flow_run=None,
-        code=None,
-        versions={},
-    )
+    opening = opening_of(SPEC, id=str(uuid4()))
     session = uuid4().hex
     monkeypatch.setattr(actors, "driver_name", lambda: session)
     actor, _ = start_coordinator(store, opening, name=f"contract-{session}")
@@ -167,15 +158,7 @@ def test_a_coordinator_that_comes_back_answers_as_if_it_had_never_gone(line: Lin
 
 
 def test_one_that_is_gone_for_good_is_said_to_be(cluster: None, tmp_path: Path) -> None:
-    opening = SessionOpening(
-        id=str(uuid4()),
-        spec=SPEC.to_json(),
-        slots=1,
-        trials=None,
-        flow_run=None,
-        code=None,
-        versions={},
-    )
+    opening = opening_of(SPEC, id=str(uuid4()))
     actor, _ = start_coordinator(LocalStore(tmp_path), opening, name=f"contract-{uuid4()}")
     client = RayCoordinatorClient(actor)
     ray.get(actor.instructions.remote(5.0))
@@ -253,15 +236,7 @@ def test_however_many_wait_for_a_log_out_of_reach_the_driver_is_answered(
 ) -> None:
     store, gate = Gated(tmp_path / "store"), tmp_path / "store.gate"
     spec = Spec.parse({**SPEC.to_json(), "name": "contract", "trials": 1_100, "concurrency": 1_100})
-    opening = SessionOpening(
-        id=str(uuid4()),
-        spec=spec.to_json(),
-        slots=1_100,
-        trials=None,
-        flow_run=None,
-        code=None,
-        versions={},
-    )
+    opening = opening_of(spec, id=str(uuid4()), slots=1_100)
     actor, _ = start_coordinator(store, opening, name=f"contract-{uuid4()}")
     submitted = ray.get(actor.instructions.remote(5.0)).submit
     gate.touch()
@@ -270,7 +245,7 @@ def test_however_many_wait_for_a_log_out_of_reach_the_driver_is_answered(
             Progress(
                 trial=one.trial,
                 attempt=1,
-                began=Arrival(place=Place("node", "n1"), task_run=f"run-{one.trial}"),
+                began=began_at(Place("node", "n1"), task_run=f"run-{one.trial}"),
             )
         )
         for one in submitted

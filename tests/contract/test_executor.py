@@ -17,19 +17,18 @@ import pytest
 import ray
 
 from regrow.flows.coordinator.actor import RayCoordinatorClient, start_coordinator
-from regrow.flows.coordinator.claim import SessionOpening
 from regrow.infra.ray import groups
 from regrow.infra.ray.cluster import connect, disconnect
-from regrow.infra.ray.executor import SPOILED_SECONDS, RayExecutor, Shared
+from regrow.infra.ray.executor import SPOILED_SECONDS, RayExecutor, RayShared
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.stores.local import LocalStore
 from regrow.search.needs import Needs
 from regrow.search.spec import Spec
 from regrow.tasks.ports.executor import AttemptLost, ExecutionResult, Executor
-from regrow.tasks.ports.messages import Assignment, Job
+from regrow.tasks.ports.messages import Assignment, Job, Shared
 from regrow.tasks.ports.store import Store
 from tests.faults.executor import HereExecutor
-from tests.unit.office import Bench, Office
+from tests.unit.office import Bench, Office, opening_of
 
 WORK = """
 import time
@@ -96,7 +95,8 @@ def place(
         office = Office(
             slots=4, store=store, **{k: v for k, v in spec.to_json().items() if k != "name"}
         )
-        with HereExecutor(job, office, store, Bench()) as executor:
+        shared = Shared(job=job, coordinator=office, store=store, host=Bench())
+        with HereExecutor(shared) as executor:
             yield Place(executor, list(office.instructions().submit))
             (tmp_path / "go").touch()
         office.close()
@@ -110,19 +110,11 @@ def place(
 def on_ray(spec: Spec, job: Job, store: Store) -> Iterator[Place]:
     connect(cpus=2, env={})
     try:
-        opening = SessionOpening(
-            id=str(uuid4()),
-            spec=spec.model_dump(mode="json"),
-            slots=4,
-            trials=None,
-            flow_run=None,
-            code=None,
-            versions={},
-        )
+        opening = opening_of(spec, id=str(uuid4()), slots=4)
         coordinator, _ = start_coordinator(store, opening, name="contract")
         nodes = Nodes()
         with nodes.watched():
-            shared = Shared(job=job, coordinator=RayCoordinatorClient(coordinator), store=store)
+            shared = RayShared(job=job, coordinator=RayCoordinatorClient(coordinator), store=store)
             yield Place(
                 RayExecutor(shared, nodes),
                 list(ray.get(coordinator.instructions.remote(5.0)).submit),

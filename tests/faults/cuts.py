@@ -78,7 +78,7 @@ def another_rank_dies(name: str, at: Transition) -> bool:
             ]:
                 died.extend(worker.processes[1:2])
                 attempt = worker.process.name.removeprefix("worker ")
-                last = f"manifests/{attempt}/{session.job.max_steps:010d}.json"
+                last = f"manifests/{attempt}/{session.job.spec.max_steps:010d}.json"
                 complete.extend(session.world.store.list(last))
                 for other in worker.processes[1:2]:
                     other.killed = True

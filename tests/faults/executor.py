@@ -9,8 +9,7 @@ from typing import Self
 
 from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.ports.executor import AttemptLost, ExecutionResult
-from regrow.tasks.ports.messages import Assignment, CoordinatorClient, Host, Job
-from regrow.tasks.ports.store import Store
+from regrow.tasks.ports.messages import Assignment, Shared
 
 
 class HereExecutor:
@@ -18,8 +17,8 @@ class HereExecutor:
     on, as a zombie would.
     """
 
-    def __init__(self, job: Job, coordinator: CoordinatorClient, store: Store, host: Host) -> None:
-        self._job, self._coordinator, self._store, self._host = job, coordinator, store, host
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
         self._threads = ThreadPoolExecutor()
 
     def __enter__(self) -> Self:
@@ -37,13 +36,7 @@ class HereExecutor:
 
         def run() -> None:
             finished = run_attempt(
-                self._job,
-                assignment,
-                self._coordinator,
-                self._store,
-                host=self._host,
-                task_run=task_run,
-                carry_on=lambda: False,
+                self._shared, assignment, task_run=task_run, carry_on=lambda: False
             )
             if not ended.done():
                 ended.set_result(ExecutionResult(finished=(finished,)))

@@ -9,6 +9,7 @@ more and its connections are closed, which the others have noticed before anythi
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from regrow.search.events import Cause, Place
 from regrow.tasks.group.leader import Leader
 from regrow.tasks.group.member import RankMember, run_member
 from regrow.tasks.group.wire import Bye, Hello, Wire
-from regrow.tasks.ports.messages import Assignment, Job
+from regrow.tasks.ports.messages import Assignment, Shared
 from regrow.tasks.ports.ranks import GroupBroken
 from regrow.tasks.ports.uploads import CheckpointPart
 from tests.faults.world import WAIT, Process, View, World
@@ -97,7 +98,7 @@ class Rank:
         self,
         number: int,
         together: Together,
-        job: Job,
+        shared: Shared,
         assignment: Assignment,
         world: World,
         turn: Process,
@@ -109,13 +110,13 @@ class Rank:
         self._together = together
         # where it fetches its checkpoint, or has rank 0's
         self._host = Here(f"node-{number}" if assignment.trial % 2 else "node")
-        self._work = job, assignment, View(world, self.process)
+        store = View(world, self.process)
+        self._work = dataclasses.replace(shared, store=store, host=self._host), assignment
         self._wire: Wire | None = None
         self._member: RankMember | None = None
         self.thread = threading.Thread(target=self._run, name=self.process.name, daemon=True)
 
     def _run(self) -> None:
-        job, assignment, store = self._work
         try:
             self._wire = wire = Wire(
                 socket.create_connection((ADDRESS, self._together.leader.port), timeout=WAIT)
@@ -123,7 +124,7 @@ class Rank:
             wire.greet(KEY, first=True)
             wire.send(Hello(rank=self.number, place=self._host.place()))
             self._member = member = RankMember(wire, lease=WAIT, leave=self._leave)
-            run_member(job, assignment, store, member=member, host=self._host, put=lambda _: None)
+            run_member(*self._work, member=member, put=lambda _: None)
         except BaseException as error:  # noqa: BLE001 - told by the scheduler
             if not self.process.killed:
                 self.failure = error
@@ -152,7 +153,7 @@ class Rank:
 class Together:
     """The group of a worker while it runs an attempt. `leader` is rank 0's part of it."""
 
-    def __init__(self, job: Job, assignment: Assignment, world: World, turn: Process) -> None:
+    def __init__(self, shared: Shared, assignment: Assignment, world: World, turn: Process) -> None:
         self._turn, self._world = turn, world
         self.leader = StillLeader(
             assignment.width,
@@ -161,11 +162,11 @@ class Together:
             address=ADDRESS,
             run="run",
             lease=WAIT,
-            stall=job.stall,
-            mean=job.reduce_mean,
+            stall=shared.job.spec.stall,
+            mean=shared.job.spec.resources.reduce == "mean",
         )
         self.ranks = [
-            Rank(number, self, job, assignment, world, turn)
+            Rank(number, self, shared, assignment, world, turn)
             for number in range(1, assignment.width)
         ]
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import msgspec
-
 from regrow.infra.log.reading import read_events
 from regrow.search.events import AnyEvent, Ended
+from regrow.tasks.ports.messages import Job
 from regrow.tasks.ports.store import Store
 from tests.faults import tally
 from tests.faults.checks import (
@@ -239,7 +238,8 @@ def _before(name: str) -> State:
         with Session(
             world, replace(plan, broken=None, trials=None), driver="driver-0", seed=SEED
         ) as session:
-            session.job = msgspec.structs.replace(session.job, trainable=plan.broken)
+            broken = session.job.spec.model_copy(update={"trainable": plan.broken})
+            session.job = Job.of(broken, folder=None)
             assert session.open().run().finish().status == "failed"
     if plan.dropped is not None:
         with Session(

@@ -15,14 +15,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.flows.coordinator.ledger import Ledger
-from regrow.flows.coordinator.present import AgentNode, Present
+from regrow.flows.coordinator.present import Present
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.collection import collect
-from regrow.search.events import Cause, Closed, Excluded, Opened
+from regrow.search.events import Cause, Closed, Excluded, Joined, Opened
 from regrow.search.needs import ClusterCapacity, ClusterPrice
 from regrow.search.spec import Spec
 from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
@@ -30,6 +29,7 @@ from tests.faults.clock import CLOCK
 from tests.faults.still import Deferred
 from tests.faults.worker import Worker
 from tests.faults.world import Gone, Process, View, World
+from tests.unit.office import opening_of
 
 ID = "00000000-0000-0000-0000-000000000001"
 USER = "the user's command"
@@ -117,7 +117,8 @@ class Plan:
             return None
         names = [leader, *(f"agent {n}" for n in range(self.room(messages).slots))]
         nodes = [
-            AgentNode(
+            Joined(
+                t=0.0,
                 agent=name,
                 host="host",
                 node_id=f"{name} of {leader}",
@@ -455,15 +456,12 @@ class Session:
             self.restarts += 1
         more = {"stop": self.plan.more} if self._continued else {}
         spec, room = Spec.parse({**self.plan.spec, **more}), self.plan.room(0)
-        opening = SessionOpening(
+        opening = opening_of(
+            spec,
             id=ID,
-            spec=spec.to_json(),
             slots=room.slots,
             widest=room.widest,
             trials=self.trials or self.plan.trials,
-            flow_run=None,
-            code=None,
-            versions={},
             retry_failed=self._wishes,
             agent=self.driver if self.plan.agents else "",
         )

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from regrow.search.events import Ended, Place, Row
-from regrow.tasks.ports.messages import Arrival, Progress
-from tests.unit.office import Office
+from regrow.tasks.ports.messages import Progress
+from tests.unit.office import Office, began_at
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def news(trial: int, run: str, **more: Any) -> Progress:
     return Progress(
         trial=trial,
         attempt=1,
-        began=Arrival(place=Place("n"), task_run=run),
+        began=began_at(Place("n"), task_run=run),
         rows=(Row(1, 0.0, {"score": 1.0}),),
         **more,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from regrow.search.events import Cause
 from regrow.tasks.attempt import attempt
 from regrow.tasks.ports.executor import Finished
-from regrow.tasks.ports.messages import Assignment, Progress, Reply
+from regrow.tasks.ports.messages import Assignment, Progress, Reply, Shared
 from regrow.tasks.ports.ranks import GroupBroken
 from tests.faults.ranks import Here, Together
 from tests.faults.world import Gone, Killed, Process, View
@@ -99,16 +99,16 @@ class Worker:
     def _attempt(self, assignment: Assignment, *, carry_on: bool) -> Finished:
         session = self._session
         store, group = View(session.world, self.process, late=session.plan.late), None
-        if session.job.ranked:
-            self.together = Together(session.job, assignment, session.world, self.process)
+        shared = Shared(
+            job=session.job, coordinator=self, store=store, host=Here(price=session.plan.price)
+        )
+        if session.job.spec.resources.ranked:
+            self.together = Together(shared, assignment, session.world, self.process)
         try:
             group = self.together.form() if self.together is not None else None
             return attempt.run_attempt(
-                session.job,
+                shared,
                 assignment,
-                self,
-                store,
-                host=Here(price=session.plan.price),
                 task_run=self.task_run,
                 carry_on=lambda: carry_on,
                 group=group,

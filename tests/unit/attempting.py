@@ -80,11 +80,8 @@ def run(
     office's.
     """
     return run_attempt(
-        office.job,
+        office.shared(store, bench),
         assignment or office.submitted(),
-        office,
-        store or office.store,
-        host=bench or Bench(),
         task_run=task_run,
         carry_on=lambda: False,
     )

@@ -135,8 +135,8 @@ class Grouping:
             address=HOST,
             run="run-0-1",
             lease=self.lease,
-            stall=stall or job.stall,
-            mean=job.reduce_mean,
+            stall=stall or job.spec.stall,
+            mean=job.spec.resources.reduce == "mean",
             devices=devices.get(0, ""),
         )
         for rank in self.ranks.values():
@@ -150,11 +150,8 @@ class Grouping:
         try:
             leader.form(lambda: None)
             return run_attempt(
-                job,
+                office.shared(stores.get(0), self.bench),
                 assignment,
-                office,
-                stores.get(0, office.store),
-                host=self.bench,
                 task_run="run-0",
                 carry_on=lambda: False,
                 group=leader,
@@ -184,11 +181,9 @@ class Grouping:
             rank.wire.send(Hello(rank=rank.number, place=rank.bench.place(), devices=rank.devices))
             rank.member = RankMember(rank.wire, lease=self.lease, leave=rank.leave)
             run_member(
-                office.job,
+                office.shared(rank.store, rank.bench),
                 assignment,
-                rank.store,
                 member=rank.member,
-                host=rank.bench,
                 put=lambda welcome: rank.variables.update(welcome.variables),
             )
         except Killed:

@@ -14,7 +14,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events, replay
@@ -25,9 +24,10 @@ from regrow.search.lifecycle import TrialState
 from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.tasks.ports.messages import Arrival, Progress, Question
+from regrow.tasks.ports.messages import Progress, Question
 from tests.memory_store import MemoryStore
 from tests.unit import showing
+from tests.unit.office import began_at, opening_of
 from tests.unit.simulated import SPEC
 
 SPECS: dict[str, dict[str, Any]] = {
@@ -279,12 +279,12 @@ class Stage:
         came = None
         if one.begins is not None:
             where = Place(node=node, node_id=node, price=price, share=share)
-            came = Arrival(
-                place=where,
+            came = began_at(
+                where,
                 task_run=f"run-{trial}-{one.task_run}",
                 restored=one.begins,
                 ago=one.ago,
-                skipped=(node,),
+                skipped=[node],
             )
         progress = Progress(
             **lease,
@@ -408,15 +408,7 @@ class Stage:
 
     def _open(self, *, new: bool) -> None:
         self._drivers += new
-        opening = SessionOpening(
-            id="00000000-0000-0000-0000-000000000001",
-            spec=self.spec.to_json(),
-            slots=4,
-            trials=None,
-            flow_run=None,
-            code=None,
-            versions={},
-        )
+        opening = opening_of(self.spec, slots=4)
 
         async def make() -> Coordinator:
             return Coordinator(

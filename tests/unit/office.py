@@ -11,21 +11,44 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.infra.log.reading import read_events
-from regrow.search.events import AnyEvent, Place
+from regrow.search.events import AnyEvent, Began, Created, Opened, Place
 from regrow.search.history import History
 from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
-from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply
+from regrow.tasks.ports.messages import Assignment, Job, Progress, Reply, Shared
 from regrow.tasks.ports.store import Store
 from tests.memory_store import MemoryStore
 from tests.unit.simulated import SPEC
 
 T = TypeVar("T")
+
+
+def opening_of(
+    spec: Spec,
+    *,
+    id: str = "00000000-0000-0000-0000-000000000001",
+    auto: dict[str, str] | None = None,
+    slots: int = 1,
+    trials: int | None = None,
+    **opened: Any,
+) -> SessionOpening:
+    """How a session of this specification opens the log; `opened`: fields of Opened."""
+    return SessionOpening(
+        created=Created(t=0.0, id=id, spec=spec.to_json(), auto=auto or {}),
+        opened=Opened(t=0.0, by="driver", driver="", slots=slots, trials=trials or 0, **opened),
+    )
+
+
+def began_at(place: Place, **fields: Any) -> Began:
+    """The start of an attempt, as its message has it."""
+    return Began.at(place, t=0.0, trial=0, attempt=1, **fields)
 
 
 class GatedStore(MemoryStore):
@@ -178,19 +201,15 @@ class Office:
         """What the driver sends to every worker."""
         return Job.of(self.spec, folder=self.spec.working_dir)
 
-    def _opening(self) -> SessionOpening:
-        return SessionOpening(
-            id="00000000-0000-0000-0000-000000000001",
-            spec=self.spec.to_json(),
-            slots=self.slots,
-            fixed=self.fixed,
-            least=self.least,
-            on_demand=self.on_demand,
-            trials=None,
-            flow_run=None,
-            code=None,
-            versions={},
+    def shared(self, store: Store | None = None, bench: Bench | None = None) -> Shared:
+        """What its attempts share, but for another store or host."""
+        return Shared(
+            job=self.job, coordinator=self, store=store or self.store, host=bench or Bench()
         )
+
+    def _opening(self) -> SessionOpening:
+        seen = {"fixed": self.fixed, "least": self.least, "on_demand": self.on_demand}
+        return msgspec.structs.replace(opening_of(self.spec, slots=self.slots), **seen)
 
 
 MakeOffice = Callable[..., Office]

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from regrow.flows.coordinator.present import NODE_LOST, SAVE_SECONDS, AgentNode, Present
+from regrow.flows.coordinator.present import NODE_LOST, SAVE_SECONDS, Present
 from regrow.search.events import Joined, Left, Opened, Place, Row
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.show.views import agents
-from regrow.tasks.ports.messages import Arrival, Progress
-from tests.unit.office import Office, offices
+from regrow.tasks.ports.messages import Progress
+from tests.unit.office import Office, began_at, offices
 from tests.unit.simulated import created
 
 
@@ -25,13 +25,13 @@ def office() -> Iterator[Office]:
         yield make()
 
 
-def node(agent: str, *, node_id: str = "n1", ends: float | None = None) -> AgentNode:
-    return AgentNode(
-        agent=agent, host="host", node_id=node_id, cpus=2.0, gpus=0.0, market="", ends=ends
+def node(agent: str, *, node_id: str = "n1", ends: float | None = None) -> Joined:
+    return Joined(
+        t=0.0, agent=agent, host="host", node_id=node_id, cpus=2.0, gpus=0.0, market="", ends=ends
     )
 
 
-def see(office: Office, *nodes: AgentNode, **left: str) -> tuple[tuple[str, str], ...]:
+def see(office: Office, *nodes: Joined, **left: str) -> tuple[tuple[str, str], ...]:
     """The driver sees these agents; what it is to drain."""
     present = Present(nodes=nodes, left=left)
     return office.wait(office.coordinator.instructions(0.0, None, present)).drain
@@ -73,7 +73,7 @@ def test_a_new_leader_records_those_that_left_while_nobody_led(office: Office) -
 def test_no_step_is_begun_on_a_machine_that_ends_before_it(office: Office) -> None:
     now = time.time()
     (one,) = office.instructions().submit
-    began = Arrival(place=Place("node", "n1"), task_run="run-0", restored=0)
+    began = began_at(Place("node", "n1"), task_run="run-0", restored=0)
     rows = (Row(1, now + 40.0, {"score": 1.0}), Row(2, now + 80.0, {"score": 1.0}))
     office.report(Progress(trial=0, attempt=1, began=began, rows=rows))
     steps = 2 * 40.0 + SAVE_SECONDS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regrow.flows.coordinator.claim import SessionOpening, claimed
+from regrow.flows.coordinator.claim import claimed
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.mlflow.parent_run import note
 from regrow.infra.state.experiments import Prepared, prepare
@@ -23,6 +23,7 @@ from regrow.search.spec import Spec, auto
 from regrow.show.live import text
 from regrow.show.live.board import Board
 from regrow.show.views import summaries
+from tests.unit.office import opening_of
 from tests.unit.simulated import Simulation, created, score
 
 GIVEN: dict[str, Any] = {
@@ -199,16 +200,7 @@ def session(places: Places, given: Spec | None, driver: str, trials: int | None 
     assert (prepared.choice, prepared.spec) == (first.choice, first.spec), (
         "the flow finds what was found before it"
     )
-    opening = SessionOpening(
-        id="00000000-0000-0000-0000-000000000001",
-        spec=prepared.spec.model_dump(mode="json"),
-        slots=1,
-        trials=prepared.trials,
-        flow_run=None,
-        code=None,
-        versions={},
-        auto=prepared.auto,
-    )
+    opening = opening_of(prepared.spec, trials=prepared.trials, auto=prepared.auto)
     claimed(prepared.store, opening, driver)
     return prepared
 

@@ -12,9 +12,9 @@ import pytest
 from regrow.flows.coordinator import callers as calling
 from regrow.flows.coordinator.callers import MANY, MANY_OF_A_NODE, SLOWEST_SECONDS, Callers
 from regrow.search.events import Ended, Place, Reported, Row
-from regrow.tasks.ports.messages import Arrival, Progress
+from regrow.tasks.ports.messages import Progress
 from regrow.tasks.trial.reporter import FLUSH_SECONDS
-from tests.unit.office import MakeOffice, offices
+from tests.unit.office import MakeOffice, began_at, offices
 
 
 class Clock:
@@ -94,7 +94,7 @@ def make() -> Iterator[MakeOffice]:
 def news(
     trial: int, attempt: int = 1, *, steps: int = 0, node: str = "n1", **more: Any
 ) -> Progress:
-    came = Arrival(place=Place("node", node), task_run=f"run-{trial}")
+    came = began_at(Place("node", node), task_run=f"run-{trial}")
     rows = tuple(Row(step, 0.0, {"score": 1.0}) for step in range(1, steps + 1))
     return Progress(trial=trial, attempt=attempt, began=came, rows=rows, **more)
 
@@ -161,7 +161,7 @@ def test_the_loss_of_a_task_run_looks_at_what_it_carries_alone(make: MakeOffice)
     ended = Ended(t=0.0, trial=0, attempt=1, outcome="done", step=1)
     following = office.report(Progress(trial=0, attempt=1, ended=ended, carry_on=True)).next
     assert following is not None
-    carried = Arrival(place=Place("node", "n1"), task_run="run-0")
+    carried = began_at(Place("node", "n1"), task_run="run-0")
     office.report(Progress(trial=following.trial, attempt=1, began=carried))
     office.open("driver-1")
     office.lost(0, 1, task_run="run-0")

@@ -17,8 +17,8 @@ from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs
 from regrow.show.live.sections import compose
 from regrow.show.live.viewer import standing
-from regrow.tasks.ports.messages import Arrival, Progress
-from tests.unit.office import Office, offices
+from regrow.tasks.ports.messages import Progress
+from tests.unit.office import Office, began_at, offices
 from tests.unit.simulated import created, opened
 
 
@@ -36,7 +36,7 @@ def grow(office: Office, slots: int) -> list[int]:
 def start(office: Office, room: ClusterCapacity | None = None) -> list[int]:
     submitted = office.wait(office.coordinator.instructions(0.0, room)).submit
     for one in submitted:
-        began = Arrival(place=Place("node", "n1"), task_run=f"run-{one.trial}", restored=0)
+        began = began_at(Place("node", "n1"), task_run=f"run-{one.trial}", restored=0)
         office.report(Progress(trial=one.trial, attempt=one.attempt, began=began))
     return [one.trial for one in submitted]
 

@@ -16,11 +16,11 @@ import pytest
 from regrow.cli.cluster import order
 from regrow.flows.agents import RunRequest, check_state
 from regrow.infra.clusters import shipping
+from regrow.infra.clusters.clouds.fleet_engine import described
 from regrow.infra.clusters.cluster_file import read_cluster, schema
-from regrow.infra.clusters.description import Aws, Cluster, Ssh
+from regrow.infra.clusters.description import Aws, Cluster, Ssh, Workers
 from regrow.infra.clusters.folder import variables
 from regrow.infra.clusters.machines import Remote
-from regrow.infra.clusters.offers import Offer, described
 from regrow.infra.clusters.prices import Prices
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
@@ -277,15 +277,16 @@ def test_prices_in_the_cluster_file_hold_in_every_region() -> None:
 
 
 def test_what_it_costs_at_most_is_shown_before_anything_starts() -> None:
-    steady = Offer(type="m6i.large", market="on-demand", most=1, price=0.096)
-    spot = Offer(type="g5.xlarge", market="spot", most=30, price=0.35)
-    assert described([steady, spot]) == [
+    steady = Workers(type="m6i.large", most=1)
+    spot = Workers(type="g5.xlarge", market="spot", most=30)
+    assert described([steady, spot], [0.096, 0.35]) == [
         "  m6i.large, on-demand, 0.10 USD an hour",
         "  up to 30 x g5.xlarge, spot, 10.50 USD an hour",
         "  at most 10.60 USD an hour",
     ]
-    unknown = Offer(type="x", market="spot", most=3)
-    assert described([steady, unknown])[-1].startswith("  what x costs is not known")
+    assert described([steady, spot], [0.0, 0.0])[1:] == ["  up to 30 x g5.xlarge, spot"]
+    unknown = described([steady, spot], [0.096, None])[-1]
+    assert unknown.startswith("  what g5.xlarge costs is not known")
 
 
 def test_a_state_that_the_cluster_does_not_see_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from regrow.cli.app import app
-from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.infra.log.log import Contradiction, CorruptLog, Log
 from regrow.infra.log.reading import read_events, replay, replayed, survey
@@ -30,6 +29,7 @@ from regrow.search.spec import Spec
 from regrow.tasks.ports.store import Store
 from tests.memory_store import MemoryStore
 from tests.unit import showing
+from tests.unit.office import opening_of
 from tests.unit.paged import logged
 from tests.unit.simulated import SPEC, created, opened
 from tests.unit.stores import replace
@@ -124,15 +124,7 @@ def test_it_does_not_go_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_coordinator_that_finds_one_says_so_to_its_driver_and_writes_nothing() -> None:
     store = written(MemoryStore(), unsigned())
     before = store.list("")
-    opening = SessionOpening(
-        id="x",
-        spec=Spec.parse(SPEC).to_json(),
-        slots=1,
-        trials=None,
-        flow_run=None,
-        code=None,
-        versions={},
-    )
+    opening = opening_of(Spec.parse(SPEC), id="x")
     coordinator = Coordinator(store, opening, "driver-2")
     with pytest.raises(Contradiction, match="segment 6, line 1"):
         asyncio.run(coordinator.instructions(0.0))

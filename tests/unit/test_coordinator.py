@@ -33,10 +33,10 @@ from regrow.search.history.orders import TrialOrder
 from regrow.search.lifecycle import TrialState
 from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserError
-from regrow.tasks.ports.messages import Arrival, Progress
+from regrow.tasks.ports.messages import Progress
 from regrow.tasks.ports.store import Unavailable
 from tests.memory_store import MemoryStore
-from tests.unit.office import GatedStore, Office, offices
+from tests.unit.office import GatedStore, Office, began_at, offices
 from tests.unit.simulated import created, opened
 
 Make = Callable[..., Office]
@@ -54,7 +54,7 @@ def arrival(
     return Progress(
         trial=trial,
         attempt=attempt,
-        began=Arrival(place=Place("node"), task_run=run or f"run-{trial}", restored=restored),
+        began=began_at(Place("node"), task_run=run or f"run-{trial}", restored=restored),
         rows=tuple(
             Row(step, 0.0, {"score": 1.0}) for step in range(restored + 1, restored + rows + 1)
         ),
@@ -434,7 +434,7 @@ def test_what_keeps_a_checkpoint_from_being_saved_reaches_the_driver_until_it_is
 ) -> None:
     office = make()
     office.submitted()
-    office.report(Progress(trial=0, attempt=1, began=Arrival(place=Place("a"), task_run="run-0")))
+    office.report(Progress(trial=0, attempt=1, began=began_at(Place("a"), task_run="run-0")))
     assert office.instructions().trouble is None
     office.report(Progress(trial=0, attempt=1, trouble="no space left on /data"))
     assert office.instructions().trouble == "no space left on /data"

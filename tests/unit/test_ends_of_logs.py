@@ -18,6 +18,7 @@ from regrow.infra.state.experiments import prepare
 from regrow.infra.state.places import Places
 from regrow.search.events import Closed, encode
 from tests.memory_store import MemoryStore
+from tests.unit.office import opening_of
 from tests.unit.simulated import Simulation
 
 RUN = Simulation().open().run().events
@@ -191,21 +192,13 @@ def test_a_renamed_folder_is_listed_as_what_it_is_called_and_every_command_takes
 
 
 def test_from_its_next_session_on_the_log_of_a_renamed_folder_has_its_name(places: Places) -> None:
-    from regrow.flows.coordinator.claim import SessionOpening, claimed
+    from regrow.flows.coordinator.claim import claimed
 
     folder = written(places, "before").parent
     folder.rename(folder.with_name("after"))
     prepared = prepare(places, "after", None, trials=9, code=None)
     assert prepared.spec.name == "after"
-    opening = SessionOpening(
-        id="x",
-        spec=prepared.spec.to_json(),
-        slots=1,
-        trials=9,
-        flow_run=None,
-        code=None,
-        versions={},
-    )
+    opening = opening_of(prepared.spec, id="x", trials=9)
     claimed(prepared.store, opening, "driver-2")
     assert replay(prepared.store).spec.name == "after"
     assert any(isinstance(event, Closed) for event in read_events(prepared.store))

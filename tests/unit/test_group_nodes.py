@@ -28,8 +28,8 @@ from regrow.search.history import History, cost, waste
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs
 from regrow.show.live.sections import compose
-from regrow.tasks.ports.messages import Arrival, Job, Progress
-from tests.unit.office import Office, offices
+from regrow.tasks.ports.messages import Job, Progress
+from tests.unit.office import Office, began_at, offices
 from tests.unit.simulated import SPEC
 
 HOUR = 3600.0
@@ -54,7 +54,7 @@ def office() -> Iterator[Office]:
 
 def arrive(office: Office, trial: int, *nodes: str) -> None:
     own, *others = (Place(f"host-{node}", node) for node in nodes)
-    came = Arrival(place=own, others=tuple(others), task_run=f"run-{trial}")
+    came = began_at(own, others=others, task_run=f"run-{trial}")
     assert office.report(Progress(trial=trial, attempt=1, began=came)).reason == ""
 
 
@@ -104,11 +104,12 @@ def test_no_other_trial_goes_on_in_the_place_of_a_group(office: Office) -> None:
 
 
 def test_what_attempts_share_says_that_they_are_groups(office: Office) -> None:
-    assert (office.job.grouped, office.job.reduce_mean) == (True, False)
+    resources = office.job.spec.resources
+    assert (resources.grouped, resources.reduce) == (True, "rank0")
     spec = office.spec.model_copy(
         update={"resources": office.spec.resources.model_copy(update={"reduce": "mean"})}
     )
-    assert Job.of(spec, folder=None).reduce_mean
+    assert Job.of(spec, folder=None).spec.resources.reduce == "mean"
 
 
 # ---- cost

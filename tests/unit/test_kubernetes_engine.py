@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 import yaml
+from ray._private.runtime_env.packaging import create_package
 from typer.testing import CliRunner
 
 from regrow.cli.app import app
 from regrow.flows.agents import in_words
-from regrow.infra.clusters import private, project
+from regrow.infra.clusters import project
 from regrow.infra.clusters.agents import AgentWork
 from regrow.infra.clusters.kubernetes import engine as under_test
 from regrow.infra.clusters.kubernetes.engine import JobsEngine
@@ -328,6 +329,10 @@ def test_the_real_kubectl_speaks_so(
     assert str(caught.value).startswith(told)
 
 
+def packed(folder: Path) -> bytes:
+    return project.packed(folder, print, most=1_000_000, of="a test packs")
+
+
 def test_a_project_is_the_same_bytes_on_every_machine(tmp_path: Path) -> None:
     for name in ("one", "two"):
         folder = tmp_path / name
@@ -337,12 +342,16 @@ def test_a_project_is_the_same_bytes_on_every_machine(tmp_path: Path) -> None:
         (folder / "src" / "train.py").write_text("pass\n")
         (folder / "run.sh").write_text("true\n")
         (folder / "run.sh").chmod(0o755 if name == "one" else 0o700)
-    assert project.packed(tmp_path / "one") == project.packed(tmp_path / "two")
-    with tarfile.open(fileobj=io.BytesIO(project.packed(tmp_path / "one"))) as tar:
-        assert {info.name: info.mode for info in tar} == {"run.sh": 0o755, "src/train.py": 0o644}
+    assert packed(tmp_path / "one") == packed(tmp_path / "two")
+    with tarfile.open(fileobj=io.BytesIO(packed(tmp_path / "one"))) as tar:
+        modes = {info.name: info.mode for info in tar}
+    assert modes == {"run.sh": 0o755, "src": 0o755, "src/train.py": 0o644}
 
 
-def test_a_project_has_what_ray_packs_for_machines_over_ssh(tmp_path: Path) -> None:
+def test_a_project_has_what_ray_packs_also_of_what_links_lead_to(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
     for name, text in {
         "train.py": "",
         ".gitignore": "*.bin\n/data/\n!small.bin\nruns\n",
@@ -359,12 +368,26 @@ def test_a_project_has_what_ray_packs_for_machines_over_ssh(tmp_path: Path) -> N
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    with zipfile.ZipFile(io.BytesIO(private.packed(tmp_path, []))) as zipped:
+    for name, text in {
+        "common.py": "its text",
+        "large.bin": "",
+        "other.csv": "",
+        ".gitignore": "*.csv\n",
+    }.items():
+        (other / name).write_text(text)
+    (tmp_path / "linked").symlink_to(other)
+    (tmp_path / "one.py").symlink_to(other / "common.py")
+    (tmp_path / "gone.py").symlink_to(other / "gone.py")
+    made = tmp_path_factory.mktemp("made") / "project.zip"
+    create_package(str(tmp_path), made, include_gitignore=True)
+    with zipfile.ZipFile(made) as zipped:
         sent = {one for one in zipped.namelist() if not one.endswith("/")}
-    assert sent >= {"train.py", "small.bin", "made.py", "src/data/model.py"}
+    assert sent >= {"train.py", "small.bin", "made.py", "src/data/model.py", "linked/common.py"}
     assert sent.isdisjoint({"large.bin", "data/table.csv", "runs/1/log", "src/made.py", "notes"})
-    with tarfile.open(fileobj=io.BytesIO(project.packed(tmp_path))) as tar:
-        assert {*tar.getnames()} == sent
+    assert sent.isdisjoint({"linked/other.csv", "linked/large.bin"})
+    with tarfile.open(fileobj=io.BytesIO(packed(tmp_path))) as tar:
+        files = {one.name for one in tar if one.isfile()}
+        assert (files, tar.extractfile("one.py").read()) == (sent, b"its text")  # type: ignore[union-attr]  # a file
 
 
 def test_a_project_that_is_too_large_for_a_secret_is_told_by_its_largest_files(
@@ -373,6 +396,6 @@ def test_a_project_that_is_too_large_for_a_secret_is_told_by_its_largest_files(
     (tmp_path / "data.bin").write_bytes(random.Random(0).randbytes(1_200_000))
     with pytest.raises(
         UserError,
-        match=r"1 MB at most; name .* in a .gitignore there, .*Its largest files: data.bin \(\d\.\d MB\)$",
+        match=r"the 1 MB, packed, that a test packs; name .* in a .gitignore there, .*Its largest files: data.bin \(\d\.\d MB\)$",
     ):
-        project.packed(tmp_path)
+        packed(tmp_path)

@@ -13,8 +13,8 @@ from regrow.infra.log.log import Superseded
 from regrow.search.events import Closing, Ended, Place, Row, Saved, Started, encode
 from regrow.search.lifecycle import TrialState
 from regrow.search.needs import ClusterCapacity
-from regrow.tasks.ports.messages import Arrival, Progress
-from tests.unit.office import GatedStore, Office, offices
+from regrow.tasks.ports.messages import Progress
+from tests.unit.office import GatedStore, Office, began_at, offices
 
 Make = Callable[..., Office]
 
@@ -41,7 +41,7 @@ def arrive(
     lease: dict[str, Any] = {"trial": trial, "attempt": attempt}
     done = tuple(Row(s, float(s), {"score": 1.0}) for s in range(restored + 1, restored + rows + 1))
     kept = (Saved(t=0.0, **lease, step=saved, manifest=f"m{saved}", size=1),) if saved else ()
-    began = Arrival(place=Place("node", node), task_run=f"run-{trial}", restored=restored)
+    began = began_at(Place("node", node), task_run=f"run-{trial}", restored=restored)
     return office.report(Progress(**lease, began=began, rows=done, saved=kept)).reason
 
 

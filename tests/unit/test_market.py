@@ -14,8 +14,8 @@ from regrow.search.events import Ended, Place, Row, Started, Waited
 from regrow.search.needs import ClusterCapacity
 from regrow.search.spec import Spec
 from regrow.show.live.board import Board
-from regrow.tasks.ports.messages import Arrival, Progress
-from tests.unit.office import Office, offices
+from regrow.tasks.ports.messages import Progress
+from tests.unit.office import Office, began_at, offices
 from tests.unit.simulated import SPEC
 
 Make = Callable[..., Office]
@@ -39,7 +39,7 @@ def begin(
 ) -> str:
     place = Place("node", node, market=on)
     return office.report(
-        Progress(trial=trial, attempt=attempt, began=Arrival(place=place, task_run=f"run-{trial}"))
+        Progress(trial=trial, attempt=attempt, began=began_at(place, task_run=f"run-{trial}"))
     ).reason
 
 

@@ -4,6 +4,7 @@ what becomes of an attempt then.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from regrow.infra.mlflow.in_trial_runs import is_outage
 from regrow.infra.mlflow.private import ARTIFACT_ROOT, choose_experiment
 from regrow.tasks.attempt.attempt import run_attempt
 from regrow.tasks.ports.messages import RecordsAway
-from tests.unit.office import Bench, Office
+from tests.unit.office import Office
 
 ASKED = """
 import importlib.util, os, sys, tempfile
@@ -146,14 +147,10 @@ def test_an_attempt_that_needs_a_server_which_is_away_is_tried_again_and_is_no_f
     ended = []
     for _ in range(2):
         done = run_attempt(
-            office.job,
+            dataclasses.replace(office.shared(), records=Away()),
             office.submitted(),
-            office,
-            office.store,
-            host=Bench(),
             task_run="run",
             carry_on=lambda: False,
-            records=Away(),
         )
         ended.append((done.ended.outcome, done.ended.cause, done.ended.message))
     office.close()

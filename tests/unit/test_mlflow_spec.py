@@ -15,6 +15,7 @@ from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import Recording
 from tests.memory_store import MemoryStore
+from tests.unit.office import opening_of
 from tests.unit.simulated import SPEC
 
 
@@ -54,17 +55,7 @@ def test_each_session_notes_what_it_was_told_and_the_environment_once() -> None:
     store = MemoryStore()
 
     def opening(**changes: Any) -> SessionOpening:
-        spec = Spec.parse({**SPEC, **changes}).model_dump(mode="json")
-        return SessionOpening(
-            id="00000000-0000-0000-0000-000000000001",
-            spec=spec,
-            slots=1,
-            trials=None,
-            flow_run=None,
-            code=None,
-            versions={},
-            environment={"python": "3"},
-        )
+        return opening_of(Spec.parse({**SPEC, **changes}), environment={"python": "3"})
 
     claimed(store, opening(register="a"), "driver-1")
     first = replay(store)

@@ -15,8 +15,8 @@ from regrow.infra.log.reading import replay
 from regrow.search.curve import Curve
 from regrow.search.events import Ended, Place, Row, Saved
 from regrow.search.lifecycle import TrialState
-from regrow.tasks.ports.messages import Arrival, Progress, Question
-from tests.unit.office import Office, offices
+from regrow.tasks.ports.messages import Progress, Question
+from tests.unit.office import Office, began_at, offices
 
 Make = Callable[..., Office]
 
@@ -31,7 +31,7 @@ def arrival(trial: int, *, rows: int = 0) -> Progress:
     return Progress(
         trial=trial,
         attempt=1,
-        began=Arrival(place=Place("node"), task_run=f"run-{trial}"),
+        began=began_at(Place("node"), task_run=f"run-{trial}"),
         rows=tuple(Row(step, 0.0, {"score": 1.0}) for step in range(1, rows + 1)),
     )
 
@@ -74,15 +74,15 @@ LEASE: dict[str, Any] = {"trial": 0, "attempt": 1}
         (bad(saved=(Saved(t=0.0, **LEASE, step=1, manifest="m", size=-1),)), "Expected `int` >= 0"),
         (bad(noted={"a": object()}), "noted: Encoding objects of type object is unsupported"),
         (
-            bad(began=Arrival(place=Place("node"), task_run="run-0", restored=2**70)),
+            bad(began=began_at(Place("node"), task_run="run-0", restored=2**70)),
             "Expected `int`",
         ),
         (
-            bad(began=Arrival(place=Place("node"), task_run="run-0", restored=7)),
+            bad(began=began_at(Place("node"), task_run="run-0", restored=7)),
             "go on after step 7, which the trial never reached",
         ),
         (
-            bad(began=Arrival(place=Place("node", price=-1.0), task_run="run-0")),
+            bad(began=began_at(Place("node", price=-1.0), task_run="run-0")),
             "Expected `float` >= 0",
         ),
         (

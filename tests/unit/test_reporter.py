@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from regrow.search.events import Ended, Place, Row, Saved
-from regrow.tasks.ports.messages import Arrival, Assignment, CoordinatorGone, Progress, Reply
+from regrow.tasks.ports.messages import Assignment, CoordinatorGone, Progress, Reply
 from regrow.tasks.trial import reporter as reporting
 from regrow.tasks.trial.reporter import Reporter
+from tests.unit.office import began_at
 
 
 def test_an_attempt_whose_coordinator_is_gone_is_fenced() -> None:
@@ -29,7 +30,7 @@ def test_an_attempt_whose_coordinator_is_gone_is_fenced() -> None:
 
 
 ASSIGNMENT = Assignment(trial=0, attempt=1, config={}, seed=0, until=None)
-ARRIVAL = Arrival(place=Place("node"), task_run="run-0")
+ARRIVAL = began_at(Place("node"), task_run="run-0")
 
 
 class Ear:

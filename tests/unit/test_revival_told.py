@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from regrow.flows.coordinator.claim import SessionOpening, claimed
+from regrow.flows.coordinator.claim import claimed
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.flows.session import SESSION, Session, handed_over
 from regrow.infra.log.log import Log
@@ -30,6 +30,7 @@ from regrow.show.live.board import Board
 from regrow.show.live.text import ending, retry, summary
 from regrow.show.views import summaries
 from tests.memory_store import MemoryStore
+from tests.unit.office import opening_of
 from tests.unit.revived import failed_after, failing, retried, simulated, until
 from tests.unit.simulated import SPEC
 from tests.unit.test_mlflow_runs import reports
@@ -143,16 +144,7 @@ def test_a_coordinator_that_comes_back_does_not_wish_again() -> None:
     store = MemoryStore()
 
     async def session(driver: str) -> Ledger:
-        opening = SessionOpening(
-            id="i",
-            spec=BROKEN.spec.to_json(),
-            slots=2,
-            trials=3,
-            flow_run=None,
-            code=None,
-            versions={},
-            retry_failed=True,
-        )
+        opening = opening_of(BROKEN.spec, id="i", slots=2, trials=3, retry_failed=True)
         return claimed(store, opening, driver)
 
     Log.open(store).claim([encode(event) for event in BROKEN.events])
@@ -257,15 +249,8 @@ def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(tmp_path: Pa
         assert session.retry_failed, "a user started it"
         assert handed_over(this) is session
         assert session.retry_failed, "its cluster was lost before the log had the request"
-        opening = SessionOpening(
-            id=str(this),
-            spec=session.prepared.spec.record(),
-            slots=1,
-            trials=None,
-            flow_run=str(this),
-            code=None,
-            versions={},
-            retry_failed=True,
+        opening = opening_of(
+            session.prepared.spec, id=str(this), flow_run=str(this), retry_failed=True
         )
         claimed(places.store("simulated"), opening, "driver")
         assert handed_over(this) is session

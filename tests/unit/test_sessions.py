@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from regrow.flows.coordinator.claim import SessionOpening, claimed
+from regrow.flows.coordinator.claim import claimed
 from regrow.flows.session import Session
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events, replay
@@ -21,6 +21,7 @@ from regrow.search.errors import SpecError
 from regrow.search.events import encode
 from regrow.search.planning.verify import verify
 from regrow.search.spec import PER_SESSION, Spec
+from tests.unit.office import opening_of
 from tests.unit.simulated import SPEC, Simulation
 
 NAME = SPEC["name"]
@@ -37,15 +38,7 @@ def places(tmp_path: Path) -> Places:
 
 def sit(prepared: Prepared, driver: str) -> None:
     """The coordinator's part of the beginning of a session."""
-    opening = SessionOpening(
-        id="00000000-0000-0000-0000-000000000001",
-        spec=prepared.spec.model_dump(mode="json"),
-        slots=1,
-        trials=prepared.trials,
-        flow_run=None,
-        code=None,
-        versions={},
-    )
+    opening = opening_of(prepared.spec, trials=prepared.trials)
     claimed(prepared.store, opening, driver)
 
 

@@ -12,14 +12,13 @@ import signal
 import subprocess
 import sys
 import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from regrow.infra.clusters import unit, unit_files
+from regrow.infra.clusters import project, unit, unit_files
 from regrow.infra.clusters.agents import AgentWork
 from regrow.infra.clusters.description import Cluster, Ssh
 from tests.system.hosts import await_
@@ -65,9 +64,9 @@ def test_a_machine_gets_the_project_without_secrets_and_the_values_in_a_file_of_
     with tarfile.open(fileobj=io.BytesIO(parcel.archive)) as tar:
         assert {one.mode for one in tar} == {0o600}
         tar.extractall(tmp_path / "there")  # our own; Python before 3.11.4 has no filters
-    packed = next((tmp_path / "there").glob("units/*/project-*.zip"))
-    with zipfile.ZipFile(packed) as zipped:
-        names = {one for one in zipped.namelist() if not one.endswith("/")}
+    packed = next((tmp_path / "there").glob("units/*/project-*.tar.gz"))
+    with tarfile.open(packed) as tar:
+        names = {one.name for one in tar if one.isfile()}
     assert names == {"run.sh", ".gitignore", "small.bin", "lib/a[1].py"}
     (line,) = said
     assert line.startswith(
@@ -130,11 +129,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr("tempfile.tempdir", None)
     folder = unit.root("lab") / "units" / NAME
     folder.mkdir(parents=True)
-    with zipfile.ZipFile(folder / "project-1.zip", "w") as project:
-        script = zipfile.ZipInfo("run.sh")
-        script.external_attr = 0o755 << 16
-        project.writestr(script, "#!/bin/sh\n")
-        project.writestr("lib/plain.py", "")
+    (tmp_path / "sent" / "lib" / "empty").mkdir(parents=True)
+    (tmp_path / "sent" / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "sent" / "run.sh").chmod(0o700)
+    (tmp_path / "sent" / "lib" / "plain.py").touch(0o600)
+    sent = project.packed(tmp_path / "sent", print, most=1_000, of="a test packs")
+    (folder / "project-1.tar.gz").write_bytes(sent)
     (folder / "agent.sh").write_text(
         f"""export {unit.MARK}=lab {unit.NAMED}={NAME}
         echo $$ >> {tmp_path}/ran
@@ -174,7 +174,8 @@ def test_an_agent_starts_again_until_its_end_is_final(home: Path, last: int) -> 
     assert one["said"] == f"ends with {last}"
     made = unit.root("lab") / "units" / NAME / "project-1"
     assert (made / "run.sh").stat().st_mode & 0o777 == 0o755
-    assert (made / "lib" / "plain.py").stat().st_mode & 0o777 == 0o600
+    assert (made / "lib" / "plain.py").stat().st_mode & 0o777 == 0o644
+    assert (made / "lib" / "empty").is_dir()
 
 
 def test_an_agent_is_started_once_told_to_leave_and_nothing_is_left(home: Path) -> None:

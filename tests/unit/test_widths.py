@@ -16,8 +16,8 @@ from regrow.search.planning.simulator import Availability, FunctionObjective, si
 from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
 from regrow.show.live.board import Board
-from regrow.tasks.ports.messages import Arrival, Progress
-from tests.unit.office import Office, offices
+from regrow.tasks.ports.messages import Progress
+from tests.unit.office import Office, began_at, offices
 from tests.unit.scripted import Desk
 from tests.unit.simulated import SPEC, score
 
@@ -173,7 +173,7 @@ def test_the_coordinator_says_who_has_been_waiting_for_so_long(office: Office) -
     assert [(a.width, a.needs.bundles, a.needs.strategy) for a in given] == [
         (2, ({"CPU": 1}, {"CPU": 1}), "PACK")
     ] * 2
-    came = Arrival(place=Place("a", "n1"), others=(Place("b", "n2"),), task_run="run-1")
+    came = began_at(Place("a", "n1"), others=[Place("b", "n2")], task_run="run-1")
     office.report(Progress(trial=1, attempt=1, began=came))
     office.instructions()
     office.monotonic = 29.0
@@ -208,7 +208,7 @@ def test_the_coordinator_says_at_once_who_waits_for_more_than_the_cluster_has(
         Progress(
             trial=1,
             attempt=1,
-            began=Arrival(place=Place("a", "n1"), others=(Place("b", "n2"),), task_run="run-1"),
+            began=began_at(Place("a", "n1"), others=[Place("b", "n2")], task_run="run-1"),
         )
     )
     told = office.instructions(ClusterCapacity(slots=3, widest=1))

@@ -13,11 +13,9 @@ import base64
 import getpass
 import gzip
 import hashlib
-import io
 import json
 import re
 import shlex
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,6 +29,7 @@ from regrow.infra.clusters.clouds.fleet_machine import PARCEL
 from regrow.infra.clusters.clouds.own_fleet import FLEET
 from regrow.infra.clusters.description import OnVms
 from regrow.infra.clusters.prices import Prices
+from regrow.infra.clusters.project import tarred
 from regrow.infra.ray import scaling
 from regrow.infra.state.places import Places
 from regrow.infra.stores.keys import CONFIDENTIAL
@@ -365,16 +364,7 @@ def parcel(cluster: OnVms, order: Order, project: bytes, exported: str = "") -> 
         "regrow.sh": regrow.encode(),
         "agent.sh": f'exec bash {folder}/regrow.sh {shlex.join(order.words)} "$@"\n'.encode(),
     }
-    buffer = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w") as tar,
-    ):
-        for name, content in sorted(files.items()):
-            info = tarfile.TarInfo(name)
-            info.size, info.mode = len(content), 0o644
-            tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
+    return gzip.compress(tarred(dict(sorted(files.items())), mode=0o644), mtime=0)
 
 
 def environment(values: Mapping[str, str]) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -18,11 +18,9 @@ from regrow.infra.clusters.agents import Agent, AgentWork, Output, Submission
 from regrow.infra.clusters.clouds import fleet, groups
 from regrow.infra.clusters.clouds.fleet import CloudFleet, FleetAccount, Order
 from regrow.infra.clusters.clouds.fleet_machine import ENDED, PARCEL
-from regrow.infra.clusters.description import OnVms
+from regrow.infra.clusters.description import OnVms, Workers
 from regrow.infra.clusters.folder import variables
-from regrow.infra.clusters.offers import Offer, described
 from regrow.infra.clusters.prices import Prices
-from regrow.infra.machine import confidential
 from regrow.infra.state.places import Places
 from regrow.search.durations import in_words
 from regrow.tasks.errors import UserError
@@ -70,20 +68,13 @@ class FleetEngine:
         self._checked(work)
         if self._there(work.experiment):
             return []
-        started = [
-            Offer(
-                type=one.type,
-                market=one.market,
-                most=one.most,
-                price=self._prices.of(one.type, self.cluster.region, one.market),
-            )
-            for one in self.cluster.workers
-        ]
-        head = f"{work.experiment} on fleets of {self.cluster.name}, in {self.cluster.region}:"
+        workers, region = self.cluster.workers, self.cluster.region
+        prices = [self._prices.of(one.type, region, one.market) for one in workers]
+        head = f"{work.experiment} on fleets of {self.cluster.name}, in {region}:"
         until = f"  until the experiment ends, at most for {in_words(self.cluster.expires)}"
         need = "  those on demand but one only as trials wait for them"
         needed = [need] if groups.some_on_need(self.cluster) else []
-        return [head, *described(started), *needed, until]
+        return [head, *described(workers, prices), *needed, until]
 
     def files(self, work: AgentWork, say: Callable[[str], None]) -> dict[str, bytes]:
         """Return the files for the cloud's command line, without values of variables."""
@@ -215,10 +206,25 @@ class FleetEngine:
 
     def _parcel(self, work: AgentWork, order: Order, say: Callable[[str], None]) -> bytes:
         """Return the agents' files, without values of variables."""
-        left_out = confidential.confidential(work.project)
         files = project.packed(
-            work.project, left_out, most=fleet.MOST_PROJECT, of="what a fleet's machines get has"
+            work.project, say, most=fleet.MOST_PROJECT, of="machines of a fleet get"
         )
-        if left_out:
-            say(confidential.warning(left_out))
         return fleet.parcel(self.cluster, order, files, self._account.exported(order))
+
+
+def described(workers: Sequence[Workers], prices: Sequence[float | None]) -> list[str]:
+    """Describe what may be started and what it costs, for people to confirm. `prices`: USD per hour
+    of a machine of each group; None: unknown.
+    """
+    lines, unknown, total = [], dict[str, None](), 0.0
+    for one, price in zip(workers, prices, strict=True):
+        what = f"up to {one.most} x {one.type}" if one.most > 1 else one.type
+        costs = f", {price * one.most:.2f} USD an hour" if price else ""
+        lines.append(f"  {what}, {one.market}{costs}")
+        total += (price or 0) * one.most
+        if price is None:
+            unknown[one.type] = None
+    if unknown:
+        hint = "give a file of prices at `prices` in the cluster file"
+        return [*lines, f"  what {', '.join(unknown)} costs is not known; {hint}"]
+    return [*lines, f"  at most {total:.2f} USD an hour"] if total else lines

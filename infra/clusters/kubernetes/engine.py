@@ -15,7 +15,6 @@ from regrow.infra.clusters.description import Kubernetes
 from regrow.infra.clusters.folder import variables
 from regrow.infra.clusters.kubernetes import checks, manifests
 from regrow.infra.clusters.kubernetes.kubectl import Kubectl
-from regrow.infra.machine import confidential
 from regrow.tasks.errors import RegrowError
 
 Json = dict[str, Any]
@@ -23,6 +22,8 @@ _OURS = "jobs.batch,networkpolicies,secrets"
 """The kinds of objects that are created here."""
 _DOWN_SECONDS = manifests.GRACE_SECONDS + 180.0
 _LOOK_SECONDS = 2.0
+_MOST_PROJECT = 1_000_000
+"""A Secret may have 1 MiB in total."""
 
 
 class JobsEngine:
@@ -131,10 +132,9 @@ class JobsEngine:
         say(f"nothing of {self.cluster.name} is left in namespace {self.cluster.namespace}")
 
     def _objects(self, work: AgentWork, say: Callable[[str], None]) -> list[Json]:
-        left_out = confidential.confidential(work.project)
-        data = project.packed(work.project, left_out)
-        if left_out:
-            say(confidential.warning(left_out))
+        data = project.packed(
+            work.project, say, most=_MOST_PROJECT, of="a Secret of Kubernetes can have"
+        )
         return [
             manifests.secret(self.cluster, "project", {"project.tar.gz": data}),
             manifests.network_policy(self.cluster),

@@ -71,7 +71,7 @@ class Deployment:
         )
         self._actor: dict[str, Any] = {"num_cpus": kind.cpus, "num_gpus": kind.gpus}
         if not local:
-            if left_out := confidential(Path(setup.code), linked=True):
+            if left_out := confidential(Path(setup.code)):
                 _LOG.warning("%s", warning(left_out))
             self._actor["runtime_env"] = {
                 "working_dir": setup.code,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -17,13 +18,13 @@ from regrow.infra.state.experiments import Prepared
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.objective import checked
 from regrow.integrations.optuna.running import Trial, finite, logged
-from regrow.search.events import Place
+from regrow.search.events import Began
 from regrow.search.history import History
 from regrow.search.planning.suggesting import CAUGHT, EXPECTED
 from regrow.search.spec.keys import UNLIMITED
 from regrow.tasks.checkpoint.writer import CheckpointWriter
 from regrow.tasks.media.writer import MediaWriter
-from regrow.tasks.ports.messages import Arrival, Assignment, Job
+from regrow.tasks.ports.messages import Assignment, Job
 from regrow.tasks.ports.ranks import AttemptVerdict
 from regrow.tasks.process import temporary
 from regrow.tasks.trial.reporter import Reporter
@@ -51,8 +52,14 @@ class AskedTrial:
         self._ended.callback(shutil.rmtree, scratch, ignore_errors=True)
         self._writer = CheckpointWriter(prepared.store, trial=number, attempt=attempt)
         self._ended.callback(self._writer.close)
-        arrival = Arrival(place=Place(socket.gethostname()), task_run=f"ask-{number}")
-        self._reporter = Reporter(inline, assignment, arrival, list)
+        began = Began(
+            t=time.time(),
+            trial=number,
+            attempt=attempt,
+            node=socket.gethostname(),
+            task_run=f"ask-{number}",
+        )
+        self._reporter = Reporter(inline, assignment, began, list)
         self._reporter.start()
         self._ended.callback(self._reporter.stop)
         media = MediaWriter(

@@ -24,14 +24,14 @@ FIRST_ITERATIONS = 200
 
 
 def trainable(job: Job, found: Any) -> Callable[[Trial], object] | None:
-    if job.rllib is not None:
+    if job.spec.rllib is not None:
         import ray
 
         gpus = float(len(ray.get_gpu_ids())) if ray.is_initialized() else 0.0
-        configure = partial(settings.configured, job.rllib, folder=job.folder, gpus=gpus)
-        return partial(_run, job, configure, job.rllib.replay_buffer)
+        configure = partial(settings.configured, job.spec.rllib, folder=job.folder, gpus=gpus)
+        return partial(_run, job, configure, job.spec.rllib.replay_buffer)
     if configures(found):
-        return partial(_run, job, partial(called, found, path=job.trainable), True)
+        return partial(_run, job, partial(called, found, path=job.spec.trainable), True)
     return None
 
 
