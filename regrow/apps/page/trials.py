@@ -43,21 +43,16 @@ def table(history: History, asked: TableQuery) -> dict[str, Any]:
     shown = part(ordered, keys[asked.group] if asked.group else None, order, asked.page, PER_PAGE)
     names, metrics = list(varied(history)), measured(history)
     shortened = titles([*names, *metrics])
-    listed = {trial.number for group in shown.groups for trial in group.rows}
+    listed = {trial.number for group in shown["groups"] for trial in group["rows"]}
+    for group in shown["groups"]:
+        group["rows"] = [_row(history, trial, names, metrics[1:]) for trial in group["rows"]]
     return {
-        "groups": [
-            group.with_rows([_row(history, trial, names, metrics[1:]) for trial in group.rows])
-            for group in shown.groups
-        ],
+        **shown,
         "parameters": [(name, shortened[name]) for name in names],
         "metrics": [(name, shortened[name]) for name in metrics[1:]],
         "value_title": shortened[metrics[0]],
         "left_out": left_out(history),
-        "page": shown.page,
-        "pages": shown.pages,
         "count": len(ordered),
-        "first": shown.first,
-        "last": shown.last,
         "all": len(history.trials),
         "ranked": history.spec.resources.ranked,
         "sort": asked.sort,
