@@ -10,11 +10,11 @@ from typing import Any
 
 from regrow.apps.page.asked import Sort, TableQuery
 from regrow.apps.page.groups import offered, part
+from regrow.search.durations import duration
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
 from regrow.show.figures import series
-from regrow.show.report.report import duration
 from regrow.show.report.table import left_out, measured, titles, varied
 from regrow.show.views import machine_use, summaries
 
@@ -130,7 +130,7 @@ def _row(
         "version": (summaries.versions(history, trial) or [""])[-1],
         "cells": [_cell(config.get(name)) for name in names],
         "metrics": [_cell(row.get(name)) for name in metrics],
-        "why": _cut((last.message or last.stop or last.leave or "") if last is not None else ""),
+        "why": _cut(last.reason if last is not None else ""),
     }
 
 

@@ -14,11 +14,12 @@ from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
 from regrow.search import schedulers
+from regrow.search.durations import duration
 from regrow.search.history import History, waste
 from regrow.search.numbers import money, readable
 from regrow.show.live import text, words
 from regrow.show.live.incidents import Loss
-from regrow.show.report.report import duration, tiles
+from regrow.show.report.report import tiles
 from regrow.show.views import agents, machine_use, summaries
 from regrow.show.views.comparison import (
     ABSENT,
@@ -141,7 +142,7 @@ def latest_messages(fold: ExperimentState) -> list[dict[str, Any]]:
             lines.append((incident.t, words.loss(incident) + _went_on(incident), True))
         else:
             absence = (
-                f"the driver was gone for {words.seconds(incident.seconds)}; of the"
+                f"the driver was gone for {duration(incident.seconds)}; of the"
                 f" {len(incident.lost)} trials that ran then {len(incident.back)} run again"
             )
             lines.append((incident.t, absence, True))
