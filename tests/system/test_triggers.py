@@ -8,13 +8,12 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from regrow.apps.station import worker
 from regrow.apps.station.triggers.aside import found, lines
 from regrow.apps.station.triggers.events import EventsTrigger
 from regrow.apps.station.triggers.inbox import files, folder_of, put
-from regrow.apps.station.triggers.journal import JOURNAL
 from regrow.apps.station.triggers.trigger import GIVEN
 from regrow.infra.prefect.deployments import POOL, ensure_pool, listed
 from regrow.infra.prefect.server import CLIENT_ENVIRONMENT, PrefectServerHandle, staying
@@ -129,20 +127,9 @@ def until(holds: Callable[[], bool], what: str, places: Places) -> None:
         time.sleep(0.1)
 
 
-def journaled(places: Places, query: str) -> int | None:
-    """Return the number that the watcher's journal answers; None while it cannot."""
-    file = folder_of(places) / JOURNAL
-    with suppress(sqlite3.OperationalError):  # there is none yet, or a stopped watcher writes it
-        uri = f"{file.as_uri()}?mode=rw"
-        with closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as journal:
-            return int(journal.execute(query).fetchone()[0])
-    return None
-
-
-def begun(places: Places) -> int:
-    """Return how many triggers have noted what was there before them."""
-    query = """SELECT count(*) FROM cursors WHERE value LIKE '%"begun": true%'"""
-    return journaled(places, query) or 0
+def journal_of(places: Places) -> bytes:
+    file = folder_of(places) / "journal.jsonl"
+    return file.read_bytes() if file.exists() else b""
 
 
 def test_each_kind_of_trigger_starts_one_run_that_knows_why_and_a_second_watcher_is_refused(
@@ -163,7 +150,11 @@ def test_each_kind_of_trigger_starts_one_run_that_knows_why_and_a_second_watcher
     }
     made = {kind: deployment(client, when, name=f"a-{kind}") for kind, when in kinds.items()}
     with watching(places):
-        until(lambda: begun(places) == 2, "the triggers have not begun", places)
+        until(
+            lambda: journal_of(places).count(b'"begun":true') == 2,
+            "the triggers have not begun",
+            places,
+        )
         (data / "new.csv").write_text("12")
         (data / "other.csv").write_text("123")
         (data / "other.txt").write_text("123")
@@ -233,25 +224,25 @@ def test_a_watcher_that_is_killed_at_any_moment_makes_one_run_of_each_event(
     hooked = deployment(client, {"hook": True}, name="b-hook")
     waits = deployment(client, {"files": f"{data}/*", "settle": 0}, name="b-files")
     with watching(places):
-        until(lambda: begun(places) == 1, "the trigger has not begun", places)
+        until(lambda: b'"begun":true' in journal_of(places), "the trigger has not begun", places)
     chance = random.Random(11)
     sent: list[str] = []
     caught = 0
     for turn in range(6):
         (data / f"{turn}.csv").write_text("1")
         sent += [put(places, "b-hook", {"n": n}, f"{turn}/{n}") for n in range(10)]
-        changes = "SELECT count(*) + count(made) FROM events"
-        before = journaled(places, changes) or 0
+        journaled = len(journal_of(places))
         process = watcher(places)
         try:
-            until(lambda: (journaled(places, changes) or 0) > before, "nothing was done", places)  # noqa: B023
+            until(lambda: len(journal_of(places)) > journaled, "nothing was journaled", places)  # noqa: B023
             # Every second turn at any moment, else where the server has made a run of which the
             # journal does not know.
             while turn % 2 and len(runs(client, hooked)) < len(sent):
                 process.send_signal(signal.SIGSTOP)
                 time.sleep(0.05)
-                made = journaled(places, "SELECT count(made) FROM events")
-                if made is not None and len(runs(client, hooked) + runs(client, waits)) > made:
+                if len(runs(client, hooked) + runs(client, waits)) > journal_of(places).count(
+                    b'"did":"made"'
+                ):
                     caught += 1
                     break
                 process.send_signal(signal.SIGCONT)
@@ -294,8 +285,7 @@ def test_a_paused_schedule_is_not_started_and_a_removed_one_is_forgotten(
         )
         assert runs(client, paused) == []
         client.delete_deployment(other)
-        known = f"SELECT count(*) FROM triggers WHERE deployment = '{other}'"
-        until(lambda: journaled(places, known) == 0, "it is remembered", places)
+        until(lambda: b'"did":"forget"' in journal_of(places), "it is remembered", places)
 
 
 def test_events_that_come_late_or_in_crowds_are_found_once_also_by_another_watcher(
@@ -367,7 +357,7 @@ def test_an_event_that_cannot_be_handled_is_set_aside_and_holds_up_none_after_it
     (inbox / "deep.json").write_text("[" * 100_000)
     (inbox / "without.json").write_text(json.dumps({"name": "e-hook", "event": {}}))
     with watching(places):
-        until(lambda: begun(places) == 1, "the trigger has not begun", places)
+        until(lambda: b'"begun":true' in journal_of(places), "the trigger has not begun", places)
         Path(os.fsdecode(os.fsencode(data) + b"/\xff.csv")).write_text("1")
         (data / "loop.csv").symlink_to(data / "loop.csv")
         (data / "line\nend.csv").write_text("1")

@@ -4,20 +4,18 @@ else.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from regrow.apps.station.triggers.journal import EARLIER, JOURNAL, Journal
+from regrow.apps.station.triggers.journal import COMPACT_BYTES, MADE_KEPT, Journal
 from tests.conftest import disk_of, fill
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "triggers" / JOURNAL
+    return tmp_path / "triggers" / "journal.jsonl"
 
 
 @pytest.fixture(autouse=True)
@@ -54,69 +52,78 @@ def test_what_was_written_is_there_again(path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_what_a_killed_process_was_writing_never_was(path: Path) -> None:
+def test_a_record_that_was_cut_off_anywhere_never_was(path: Path) -> None:
     journal = Journal(path)
     journal.moved("a", "hook", {}, events=[event(1)])
-    journal.close()
-    code = f"""if True:
-        import os, pathlib
-        from regrow.apps.station.triggers.journal import Journal
-        journal = Journal(pathlib.Path({str(path)!r}))
-        with journal._writing() as database:
-            database.execute("PRAGMA cache_size=1")  # what is changed goes to the file at once
-            for n in range(200):
-                database.execute("INSERT INTO events (id, event) VALUES (?, ?)", (n, "x" * 9000))
-            os._exit(1)
-    """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 1
-    assert path.with_name(f"{path.name}-journal").stat().st_size > 0
-    again = Journal(path)
-    assert (again.pending(), again.lost) == ([("a", event(1))], "")
-
-
-def test_a_damaged_file_is_set_aside_and_told(path: Path) -> None:
-    journal = Journal(path)
-    for number in range(30):
-        journal.moved("a", "hook", {}, events=[event(number)])
+    before = path.read_bytes()
+    journal.moved("a", "hook", {"k": 1}, events=[event(2)])
     journal.close()
     whole = path.read_bytes()
-    for content in (b"no database" * 100, whole[:4096] + b"\xff" * (len(whole) - 4096)):
-        path.write_bytes(content)
+    for length in range(len(before), len(whole)):
+        path.write_bytes(whole[:length])
+        cut = Journal(path)
+        assert cut.pending() == [("a", event(1))]
+        assert cut.cursor("a", "hook") == {}
+        cut.moved("a", "hook", {}, events=[event(3)])
+        cut.close()
         again = Journal(path)
-        assert again.lost.startswith(f"their journal was damaged, and is now {path}.aside-")
-        assert Path(again.lost.rpartition(" ")[2]).read_bytes() == content
-        assert again.pending() == []
-        again.moved("a", "hook", {}, events=[event(1)])
+        assert again.pending() == [("a", event(1)), ("a", event(3))]
         again.close()
-        assert (Journal(path).lost, Journal(path).pending()) == ("", [("a", event(1))])
 
 
-def test_the_journal_of_an_earlier_version_is_kept_and_told_once(path: Path) -> None:
-    path.parent.mkdir()
-    path.with_name(EARLIER).write_text("x")
-    kept = path.with_name("journal.aside")
-    assert Journal(path).lost.endswith(f"is not read, and is now {kept}")
-    assert kept.read_text() == "x"
-    assert Journal(path).lost == ""
+def test_a_damaged_record_is_left_out_and_those_around_it_count(path: Path) -> None:
+    journal = Journal(path)
+    for number in range(3):
+        journal.moved("a", "hook", {}, events=[event(number)])
+    journal.close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1][:40] + b"\xff" + lines[1][41:] + lines[2])
+    again = Journal(path)
+    assert again.damaged == 1
+    again.moved("a", "hook", {}, events=[event(3)])
+    assert again.pending() == [("a", event(number)) for number in (0, 2, 3)]
 
 
-def test_it_does_not_grow_for_ever_and_forgets_nothing_that_counts(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("regrow.apps.station.triggers.journal.MADE_KEPT", 5)
+def test_it_does_not_grow_for_ever_and_forgets_nothing_that_counts(path: Path) -> None:
     journal = Journal(path)
     journal.begin("a", "files", {"": {"since": 1.0}})
     journal.moved("a", "hook", {}, events=[event(0)])
-    for number in range(1, 50):
-        big = {**event(number), "filler": "x" * 20_000}
-        journal.moved("a", "files", {"at": number}, events=[big])
+    filler = "x" * 2000
+    longest = 0
+    for number in range(1, 3 * MADE_KEPT):
+        journal.moved("a", "files", {"at": number}, events=[{**event(number), "filler": filler}])
         journal.made("a", f"event-{number}", "flow-run")
+        longest = max(longest, path.stat().st_size)
     journal.close()
-    assert path.stat().st_size < 200_000
+    assert longest < 2 * COMPACT_BYTES
     again = Journal(path)
     assert again.pending() == [("a", event(0))]
-    assert again.cursor("a", "files") == {"": {"since": 1.0}, "at": 49}
-    assert [again.knows("a", f"event-{number}") for number in (44, 45, 49)] == [False, True, True]
+    assert again.cursor("a", "files") == {"": {"since": 1.0}, "at": 3 * MADE_KEPT - 1}
+    assert again.knows("a", f"event-{3 * MADE_KEPT - 1}")
+    assert not again.knows("a", "event-1")
+
+
+def test_a_process_that_died_while_it_was_made_shorter_loses_nothing(path: Path) -> None:
+    journal = Journal(path)
+    journal.moved("a", "hook", {}, events=[event(1)])
+    path.with_suffix(".partial").write_bytes(b"half a rec")
+    journal.compact()
+    journal.moved("a", "hook", {}, events=[event(2)])
+    journal.close()
+    assert Journal(path).pending() == [("a", event(1)), ("a", event(2))]
+
+
+def test_a_record_that_was_written_counts_where_the_file_cannot_be_made_shorter(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regrow.apps.station.triggers.journal.COMPACT_BYTES", 1)
+    journal, away = Journal(path), path.parent.with_name("away")
+    path.parent.rename(away)
+    journal.moved("a", "hook", {}, events=[event(1)])
+    away.rename(path.parent)
+    assert journal.pending() == [("a", event(1))]
+    journal.close()
+    assert Journal(path).pending() == [("a", event(1))]
 
 
 def test_a_schedule_that_is_gone_is_forgotten(path: Path) -> None:
@@ -132,7 +139,7 @@ def test_a_schedule_that_is_gone_is_forgotten(path: Path) -> None:
 
 def test_what_a_full_disk_refuses_never_was(tmp_path: Path) -> None:
     with disk_of(1, tmp_path / "disk") as place:
-        journal = Journal(place / JOURNAL)
+        journal = Journal(place / "journal.jsonl")
         journal.moved("a", "hook", {}, events=[event(1)])
         ballast = fill(place)
         with pytest.raises(OSError, match="No space left"):
@@ -141,7 +148,7 @@ def test_what_a_full_disk_refuses_never_was(tmp_path: Path) -> None:
         ballast.unlink()
         journal.moved("a", "hook", {}, events=[event(3)])
         journal.close()
-        again = Journal(place / JOURNAL)
+        again = Journal(place / "journal.jsonl")
         assert again.pending() == [("a", event(1)), ("a", event(3))]
         assert again.cursor("a", "hook") == {}
         again.close()

@@ -21,7 +21,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 
 from regrow.apps.station.triggers.aside import MOST_KEPT, found, lines, set_aside
 from regrow.apps.station.triggers.inbox import files, folder_of, put
-from regrow.apps.station.triggers.journal import JOURNAL, Journal
+from regrow.apps.station.triggers.journal import Journal
 from regrow.apps.station.triggers.loop import TriggerLoop
 from regrow.apps.station.triggers.payloads import is_unicode
 from regrow.apps.station.triggers.tries import TRIES
@@ -75,7 +75,7 @@ class Server:
 
 @contextmanager
 def looping(places: Places, server: Server) -> Iterator[TriggerLoop]:
-    journal = Journal(folder_of(places) / JOURNAL)
+    journal = Journal(folder_of(places) / "journal.jsonl")
     try:
         yield TriggerLoop(places, server, journal, threading.Event())  # type: ignore[arg-type]
     finally:

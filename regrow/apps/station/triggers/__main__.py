@@ -47,18 +47,15 @@ def watch(places: Places, stop: threading.Event) -> None:
         raise UserError("PREFECT_API_URL is not set; `regrow up` starts this process with it")
     from prefect import get_client
 
-    from regrow.apps.station.triggers.journal import JOURNAL, Journal
+    from regrow.apps.station.triggers.journal import Journal
     from regrow.apps.station.triggers.loop import TriggerLoop
 
     folder = private_files.folder(folder_of(places))
     lock = locks.acquire(folder / "lock", wait=BEFORE_SECONDS)
     if lock is None:
         raise UserError(f"the triggers of {places.root} are watched by another process already")
-    with (
-        lock,
-        get_client(sync_client=True) as client,
-        closing(Journal(folder / JOURNAL)) as journal,
-    ):
+    journal_at = folder / "journal.jsonl"
+    with lock, get_client(sync_client=True) as client, closing(Journal(journal_at)) as journal:
         TriggerLoop(places, client, journal, stop).run()
 
 

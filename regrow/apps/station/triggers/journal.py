@@ -1,100 +1,93 @@
 """The watcher's journal: what the triggers have seen, which events they found, and which flow runs
-were made. It is written before anything is acted on; found events together with the trigger's new
-cursor, so that neither exists without the other.
+were made. One file, written before anything is acted on.
+
+A record is a line: the CRC-32 of the rest, and JSON. A last record that was torn by a kill is cut
+off at the next start; a record that the disk has damaged is skipped. A record holds found events
+together with the trigger's new cursor, so that neither exists without the other. From time to time
+the file is compacted.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from regrow.infra.machine import private_files
-from regrow.infra.machine.sqlite import damage, set_aside
+from regrow.infra.stores.local import sync_folder
 
-JOURNAL = "journal.db"
-EARLIER = "journal.jsonl"
-"""Name of the journal before it was a database."""
 MADE_KEPT = 1000
 """Number of a deployment's events with a flow run that are remembered, to know repeats."""
-_TABLES = """
-CREATE TABLE IF NOT EXISTS triggers (deployment, kind, PRIMARY KEY (deployment, kind));
-CREATE TABLE IF NOT EXISTS cursors (
-    deployment, kind, key, value, PRIMARY KEY (deployment, kind, key)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS events (
-    n INTEGER PRIMARY KEY, deployment, id, event, made, UNIQUE (deployment, id)
-);
-"""
-"""Keys and values of cursors, and events, are JSON: a path or a payload may be no Unicode. An event
-with its flow run is null, and `made` says which, or why there is none.
-"""
+COMPACT_BYTES = 1 << 20
+"""Size from which on the journal is compacted, whenever it has grown to four times the last."""
 
 Cursor = dict[str, Any]
 
 
-class Journal:
-    """The journal at `path`, a sqlite database that is open in one process only.
+@dataclass(slots=True)
+class _Deployment:
+    """State of one deployment: the cursor of each of its triggers, and its events by id."""
 
-    A writing method returns when the change is on disk; if it raises OSError, nothing was changed.
-    `lost`: why what an earlier process wrote is not known; "": it is.
+    cursors: dict[str, Cursor] = field(default_factory=dict)
+    pending: dict[str, dict[str, Any]] = field(default_factory=dict)
+    made: dict[str, None] = field(default_factory=dict)
+
+
+class Journal:
+    """The journal at `path`, open in one process only.
+
+    A writing method returns when the record is on disk; if it raises OSError, nothing was changed.
+    `damaged`: number of records before the last that could not be read. An event whose record is
+    lost may start a second run, or none.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self.lost = path, ""
+        self._path = path
+        self._known: dict[str, _Deployment] = {}
+        self.damaged = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(OSError):
-            self._open().close()  # rolls back what a killed process was writing
-        if damage(path) is not None:
-            self.lost = f"their journal was damaged, and is now {set_aside(path)}"
-        elif (earlier := path.with_name(EARLIER)).exists():
-            kept = earlier.replace(earlier.with_suffix(".aside"))
-            self.lost = f"the journal of an earlier version is not read, and is now {kept}"
-        self._database = self._open()
+        data = path.read_bytes() if path.exists() else b""
+        self._size = self._read(data)
+        self._least = self._size
+        self._file = _opened(path)
+        self._file.truncate(self._size)
+        os.fsync(self._file.fileno())
+        sync_folder(path.parent)
 
     def close(self) -> None:
-        self._database.close()
+        self._file.close()
 
     def deployments(self) -> list[str]:
-        return [name for (name,) in self._all("SELECT DISTINCT deployment FROM triggers")]
+        return list(self._known)
 
     def cursor(self, deployment: str, trigger: str) -> Cursor | None:
         """Return a trigger's cursor, None if it has none yet."""
-        # One text, as a trigger on files has a key for each of them.
-        found = self._all(
-            "SELECT (SELECT group_concat(key || ':' || value) FROM cursors WHERE deployment = ?1"
-            " AND kind = ?2) FROM triggers WHERE deployment = ?1 AND kind = ?2",
-            deployment,
-            trigger,
-        )
-        return dict(json.loads(f"{{{found[0][0] or ''}}}")) if found else None
+        return self._of(deployment).cursors.get(trigger)
 
     def knows(self, deployment: str, event_id: str) -> bool:
         """Return whether the event was found before."""
-        query = "SELECT 1 FROM events WHERE deployment = ? AND id = ?"
-        return bool(self._all(query, deployment, event_id))
+        known = self._of(deployment)
+        return event_id in known.pending or event_id in known.made
 
     def waiting(self, deployment: str) -> int:
         """Return how many events of a deployment have no flow run yet."""
-        query = "SELECT count(event) FROM events WHERE deployment = ?"
-        return int(self._all(query, deployment)[0][0])
+        return len(self._of(deployment).pending)
 
     def pending(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the events without a flow run, with their deployments, oldest first."""
-        found = self._all("SELECT deployment, event FROM events WHERE event NOT NULL ORDER BY n")
-        return [(deployment, json.loads(event)) for deployment, event in found]
+        """Return the events without a flow run, with their deployments, oldest first of each."""
+        return [
+            (name, event) for name, known in self._known.items() for event in known.pending.values()
+        ]
 
     def begin(self, deployment: str, trigger: str, cursor: Mapping[str, Any]) -> None:
         """Record that a trigger starts from this cursor."""
-        with self._writing() as database:
-            whose = (deployment, trigger)
-            database.execute("DELETE FROM cursors WHERE deployment = ? AND kind = ?", whose)
-            _put(database, whose, cursor)
+        self._write("begin", deployment, trigger=trigger, put=dict(cursor))
 
     def moved(
         self,
@@ -106,75 +99,109 @@ class Journal:
         events: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         """Record atomically that a trigger has advanced and found `events`, each with an `id`."""
-        with self._writing() as database:
-            _put(database, (deployment, trigger), put)
-            database.executemany(
-                "DELETE FROM cursors WHERE deployment = ? AND kind = ? AND key = ?",
-                [(deployment, trigger, json.dumps(key)) for key in drop],
-            )
-            database.executemany(
-                "INSERT OR IGNORE INTO events (deployment, id, event) VALUES (?, ?, ?)",
-                [(deployment, event["id"], json.dumps(event)) for event in events],
-            )
+        found = [dict(event) for event in events]
+        self._write(
+            "moved", deployment, trigger=trigger, put=dict(put), drop=sorted(drop), events=found
+        )
 
     def made(self, deployment: str, event_id: str, flow_run: str) -> None:
         """Record that an event has its flow run; `flow_run`: the id, or why there is none."""
-        with self._writing() as database:
-            database.execute(  # with a new number: what was made first is forgotten first
-                "REPLACE INTO events (deployment, id, made) VALUES (?, ?, ?)",
-                (deployment, event_id, flow_run),
-            )
-            database.execute(
-                "DELETE FROM events WHERE n IN (SELECT n FROM events WHERE deployment = ? AND"
-                " event IS NULL ORDER BY n DESC LIMIT -1 OFFSET ?)",
-                (deployment, MADE_KEPT),
-            )
+        self._write("made", deployment, id=event_id, flow_run=flow_run)
 
     def forget(self, deployment: str) -> None:
         """Record that the deployment is gone; drop all its state."""
-        with self._writing() as database:
-            database.execute("DELETE FROM triggers WHERE deployment = ?", (deployment,))
-            database.execute("DELETE FROM cursors WHERE deployment = ?", (deployment,))
-            database.execute("DELETE FROM events WHERE deployment = ?", (deployment,))
+        self._write("forget", deployment)
 
-    def _open(self) -> sqlite3.Connection:
-        """Open the file, readable by its owner only, since payloads may be confidential."""
-        os.close(private_files.opener(str(self._path), os.O_RDWR | os.O_CREAT))
-        with _as_os_error():
-            database = sqlite3.connect(self._path, isolation_level=None)
-            try:
-                # EXTRA: with the folder, without which a power cut could undo the last change.
-                database.executescript(f"PRAGMA synchronous=EXTRA; {_TABLES}")
-            except sqlite3.Error:
-                database.close()
-                raise
-        return database
+    def _of(self, deployment: str) -> _Deployment:
+        return self._known.get(deployment) or _Deployment()
 
-    def _all(self, query: str, *values: str) -> list[Any]:
-        with _as_os_error():
-            return self._database.execute(query, values).fetchall()
+    def _write(self, did: str, deployment: str, **given: Any) -> None:
+        record = {"did": did, "of": deployment, **given}
+        line = memoryview(_encoded(record))
+        self._file.seek(self._size)
+        self._file.truncate()  # remove what a failed write has left
+        written = 0
+        while written < len(line):
+            written += self._file.write(line[written:]) or 0
+        os.fsync(self._file.fileno())
+        self._size += len(line)
+        self._apply(record)
+        if self._size > max(COMPACT_BYTES, 4 * self._least):
+            with suppress(OSError):  # a full disk: the record is written, and a later one tries
+                self.compact()
 
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Write what the block does, or, if it fails, nothing."""
-        with _as_os_error(), self._database as database:
-            database.execute("BEGIN IMMEDIATE")
-            yield database
+    def compact(self) -> None:
+        """Replace the file by one with the same state in as few records as possible."""
+        whole = b"".join(map(_encoded, self._snapshot()))
+        private_files.replace(self._path, whole)
+        self._file.close()  # at once: what was written into it now would be lost
+        self._file = _opened(self._path)
+        self._size = self._least = len(whole)
+        sync_folder(self._path.parent)
+
+    def _snapshot(self) -> Iterable[dict[str, Any]]:
+        for name, known in self._known.items():
+            for trigger, cursor in known.cursors.items():
+                yield {"did": "begin", "of": name, "trigger": trigger, "put": cursor}
+            yield {
+                "did": "known",
+                "of": name,
+                "made": list(known.made),
+                "events": list(known.pending.values()),
+            }
+
+    def _apply(self, record: dict[str, Any]) -> None:
+        name = record["of"]
+        known = self._known.setdefault(name, _Deployment())
+        match record["did"]:
+            case "begin":
+                known.cursors[record["trigger"]] = dict(record["put"])
+            case "moved":
+                cursor = known.cursors.setdefault(record["trigger"], {})
+                cursor.update(record["put"])
+                for key in record["drop"]:
+                    cursor.pop(key, None)
+                known.pending.update((event["id"], event) for event in record["events"])
+            case "made":
+                known.pending.pop(record["id"], None)
+                known.made[record["id"]] = None
+                while len(known.made) > MADE_KEPT:
+                    del known.made[next(iter(known.made))]
+            case "known":
+                known.made.update(dict.fromkeys(record["made"]))
+                known.pending.update((event["id"], event) for event in record["events"])
+            case "forget":
+                self._known.pop(name, None)
+
+    def _read(self, data: bytes) -> int:
+        """Apply the records; return how many bytes are valid."""
+        at = 0
+        while at < len(data):
+            end = data.find(b"\n", at) + 1
+            record = _decoded(data[at : end - 1]) if end else None
+            if record is None and not 0 < end < len(data):
+                return at
+            if record is None:
+                self.damaged += 1
+            else:
+                self._apply(record)
+            at = end
+        return at
 
 
-def _put(database: sqlite3.Connection, whose: tuple[str, str], cursor: Mapping[str, Any]) -> None:
-    database.execute("INSERT OR IGNORE INTO triggers VALUES (?, ?)", whose)
-    database.executemany(
-        "REPLACE INTO cursors VALUES (?, ?, ?, ?)",
-        [(*whose, json.dumps(key), json.dumps(value)) for key, value in cursor.items()],
-    )
+def _opened(path: Path) -> FileIO:
+    """Open the file, readable by its owner only, since payloads may be confidential."""
+    return FileIO(private_files.opener(str(path), os.O_RDWR | os.O_CREAT), "r+")
 
 
-@contextmanager
-def _as_os_error() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-        raise OSError(f"the journal of triggers: {error}") from error
+def _encoded(record: dict[str, Any]) -> bytes:
+    content = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(content), content)
+
+
+def _decoded(line: bytes) -> dict[str, Any] | None:
+    """Return the record of a line; None if the line is not a record."""
+    mark, _, content = line.partition(b" ")
+    if mark != b"%08x" % zlib.crc32(content):
+        return None
+    return dict(json.loads(content))

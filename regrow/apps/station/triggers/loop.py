@@ -145,10 +145,13 @@ class TriggerLoop:
         self._parts, self._events = Tries(_MOST_WAIT), Tries()
         self._trouble = ""
         self._published: list[Trouble] | None = None
-        if journal.lost:
+        if journal.damaged:
             with suppress(OSError):  # such as a full disk
-                why = f"{journal.lost}; they begin anew, and what came before may start nothing"
-                self._refuse("", "triggers", why)
+                self._refuse(
+                    "",
+                    "triggers",
+                    f"{journal.damaged} damaged records of their journal were left out",
+                )
         if journal.cursor(_OWN, _OWN) is None:
             journal.begin(_OWN, _OWN, {"begun": time.time()})
 
