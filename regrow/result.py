@@ -18,7 +18,7 @@ from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
 from regrow.records import BestResult, TrialResult, best_result, trial_result
 from regrow.search.events import Row
-from regrow.search.history import History, TrialRecord
+from regrow.search.history import History
 from regrow.search.history.orders import TrialOrder
 from regrow.search.numbers import readable
 from regrow.search.spec import Spec
@@ -128,7 +128,7 @@ class Result:
 
     def trial(self, number: int) -> TrialResult:
         """Return one trial. Raises UserError if there is none of this number."""
-        return self.trials[self._trial(number).number]
+        return self.trials[summaries.trial(self._history, number).number]
 
     @property
     def figures(self) -> Figures:
@@ -160,7 +160,7 @@ class Result:
         from regrow.show.exports import frames
 
         if trial is not None:
-            self._trial(trial)
+            summaries.trial(self._history, trial)
         with self._rows.sorted(trial) as found:
             frame = frames.joined(frames.steps(found))
         bare = {name: name.removeprefix("metrics.") for name in frame}
@@ -201,7 +201,7 @@ class Result:
                 hint = "name one: load_checkpoint(trial=...)"
                 raise UserError(f"no trial of {self.name!r} has a best value yet; {hint}")
             trial = self._history.best
-        found = self._trial(trial)
+        found = summaries.trial(self._history, trial)
         standing = summaries.standing_step(self._history, found)
         saved = found.checkpoint_at(standing) if step is None else found.checkpoints.get(step)
         if saved is None:
@@ -266,13 +266,6 @@ class Result:
 
     def _now(self) -> dict[str, Any]:
         return {"alive": self._alive, "now": time.time(), "notes": notes.read(self._store)}
-
-    def _trial(self, number: int) -> TrialRecord:
-        count = len(self._history.trials)
-        if not 0 <= number < count:
-            existing = f"there are trials 0 to {count - 1}" if count else "there are none yet"
-            raise UserError(f"{self.name!r} has no trial {number}; {existing}")
-        return self._history.trials[number]
 
     def _order(self, number: int, what: TrialOrder) -> None:
         from regrow.flows.housekeeping.trial_orders import order

@@ -48,3 +48,8 @@ def on_clock(span: float) -> str:
     minutes, rest = divmod(int(span), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def duration(span: float) -> str:
+    """Return a span in seconds with a digit below a minute, else as on a clock: 4.2 s, 2:03."""
+    return f"{max(0.0, span):.1f} s" if span < 60 else on_clock(span)

@@ -103,11 +103,7 @@ def _alone(history: History, file: Path, trial: int, changes: Mapping[str, Any])
     """Return the specification of one trial's configuration, with `changes` of its parameters or of
     other keys. Raises UserError without the trial.
     """
-    if trial >= len(history.trials):
-        raise UserError(
-            f"there is no trial {trial} in {history.spec.name!r}, which has {len(history.trials)}"
-        )
-    config = summaries.reached_with(history, history.trials[trial])
+    config = summaries.reached_with(history, summaries.trial(history, trial))
     own = {key: value for key, value in changes.items() if key in config}
     fixed = {
         key: {"constant": value} if isinstance(value, list | dict) else value

@@ -13,6 +13,7 @@ from regrow.infra.state.experiments import request_order
 from regrow.infra.state.places import Places
 from regrow.search.history import History, TrialRecord
 from regrow.search.history.orders import TrialOrder, as_event, obeyed, why_not
+from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
 
 PATIENCE = 60.0
@@ -50,12 +51,9 @@ def order(places: Places, name: str, trials: Sequence[int], what: TrialOrder) ->
 
 
 def _checked(history: History, number: int, what: TrialOrder) -> TrialRecord:
-    name = history.spec.name
-    if not 0 <= number < len(history.trials):
-        raise UserError(f"there is no trial {number} in {name!r}")
-    trial = history.trials[number]
+    trial = summaries.trial(history, number)
     if (why := why_not(trial, what)) is not None:
-        raise UserError(f"trial {number} of {name!r} {why}")
+        raise UserError(f"trial {number} of {history.spec.name!r} {why}")
     return trial
 
 

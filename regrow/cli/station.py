@@ -120,43 +120,43 @@ def status(state: options.State = None, as_json: options.Json = False) -> None:
     """Show the parts of the station, since when they run, their memory, and the addresses of its
     pages.
     """
-    from regrow.apps.station.state import station_status
+    from regrow.apps.station.state import serving, station_status
 
     places = Places.at(state)
     station = record.find(places)
-    found = station_status(station, places) if station is not None else None
+    found = None if station is None else station_status(station, places)
     if as_json:
-        print(json.dumps(None if found is None else found.to_json()))
-    elif found is None:
+        print(json.dumps(found))
+    elif station is None or found is None:
         echo(f"no station runs on {places.root}; `regrow up` starts one")
     else:
         from regrow.apps.station.triggers import aside
 
         now = time.time()
-        echo(f"station of {places.root}, up since {age(now - found.station.since)}")
+        echo(f"station of {places.root}, up since {age(now - station.since)}")
         columns = ("part", "state", "process", "up since", "restarts", "memory")
         table = plain_table(*columns, right=("process", "restarts", "memory"), wraps=True)
         table.header_style = "dim"
-        for part in found.parts:
+        for part in found["parts"]:
             table.add_row(
-                part.name,
-                part.state,
-                str(part.pid or "-"),
-                age(now - part.since) if part.pid else "-",
-                str(part.restarts),
-                f"{part.memory / 1e6:,.0f} MB" if part.memory else "-",
+                part["name"],
+                part["state"],
+                str(part["pid"] or "-"),
+                age(now - part["since"]) if part["pid"] else "-",
+                str(part["restarts"]),
+                f"{part['memory'] / 1e6:,.0f} MB" if part["memory"] else "-",
             )
         PlainConsole().print(table)
-        for line in found.station.pages(passwords.make(places.services).shown):
+        for line in station.pages(passwords.make(places.services).shown):
             echo(line)
-        for served in found.served:
+        for served in serving(station, places):
             for line in server_lines(served, now):
                 echo(line)
         for mark, lines in (
-            ("next:    ", found.scheduled),
+            ("next:    ", found["scheduled"]),
             ("events:  ", aside.lines(places)),
-            ("stuck:   ", found.unhealed),
-            ("runs:    ", found.running),
+            ("stuck:   ", found["unhealed"]),
+            ("runs:    ", found["running"]),
         ):
             for line in lines:
                 echo(f"{mark}{line}")

@@ -19,6 +19,7 @@ from regrow.flows.housekeeping.trial_orders import order
 from regrow.flows.recording.catch_up import tell_notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import set_values
+from regrow.search.durations import duration
 from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.history.orders import TrialOrder, obeyed
 from regrow.search.history.selection import selected
@@ -118,7 +119,7 @@ def trial(
             else:
                 plain_console().print(tables.trials(history, plain_console(), only=found_all))
             return
-        _show(history, _one(history, number), places, as_json=as_json)
+        _show(history, summaries.trial(history, number), places, as_json=as_json)
 
 
 def _again(
@@ -150,7 +151,7 @@ def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool
         repeats, best = history.spec.repeats, found.best
         view = {
             **summaries.trial_view(history, found),
-            "why": why(found),
+            "why": found.attempts[-1].reason if found.attempts else "",
             "repeat_of": None if repeats == 1 else found.number // repeats,
             "best_step": None if best is None else best[1],
             "metrics": found.curve.shown(best[1]) if best else {},
@@ -192,22 +193,12 @@ def _show(history: History, found: TrialRecord, places: Places, *, as_json: bool
             echo(line)
 
 
-def _one(history: History, number: int) -> TrialRecord:
-    if number >= len(history.trials):
-        existing = f"it has the trials 0 to {len(history.trials) - 1}"
-        raise UserError(
-            f"there is no trial {number} in {history.spec.name!r};"
-            f" {existing if history.trials else 'it has no trials yet'}"
-        )
-    return history.trials[number]
-
-
 def _selected(
     history: History, number: int | None, where: str | None, code: str | None
 ) -> list[TrialRecord]:
     """Return the trials to list or to act on. Raises UserError if there is none."""
     if number is not None:
-        return [_one(history, number)]
+        return [summaries.trial(history, number)]
     found = history.trials if where is None else selected(history, where)
     if code is not None:
         if len(code) < SHORTEST:
@@ -250,17 +241,10 @@ def _order(
         echo(trouble)
 
 
-def why(found: TrialRecord) -> str:
-    """Return in words why a trial stands where it does; empty before it began."""
-    last = found.attempts[-1] if found.attempts else None
-    if last is None:
-        return ""
-    return last.stop or last.leave or last.message or ""
-
-
 def _head(history: History, found: TrialRecord, places: Places) -> Iterator[str]:
     spec, name = history.spec, one_line(history.spec.name)
-    reason = f": {one_line(why(found))}" if why(found) else ""
+    why = one_line(found.attempts[-1].reason) if found.attempts else ""
+    reason = f": {why}" if why else ""
     stands = summaries.standing(found)
     yield f"trial {found.number} of {name}: {stands} at step {found.step}{reason}"
     again = (
@@ -316,8 +300,8 @@ def _attempt(one: Attempt) -> Sequence[str]:
     began = one.t_began
     steps = f"{one.from_step + 1}-{one.to_step}" if one.to_step > one.from_step else "none"
     when = "" if began is None else f"{datetime.fromtimestamp(began):%Y-%m-%d %H:%M:%S}"  # noqa: DTZ006 - local
-    took = "" if began is None else text.took((one.t_ended or time.time()) - began)
-    reason = one_line(one.stop or one.leave or one.message or one.cause or "")
+    took = "" if began is None else duration((one.t_ended or time.time()) - began)
+    reason = one_line(one.reason or one.cause)
     ended = f"{one.outcome or 'runs'}{f': {reason}' if reason else ''}"
     return str(one.number), steps, one_line(one.seat or ""), when, took, ended
 

@@ -98,6 +98,11 @@ class Attempt:
     """What it used of its machine, for people: no decision reads it. None: not measured."""
 
     @property
+    def reason(self) -> str:
+        """Why it ended, for people; empty if there is nothing to say."""
+        return self.message or self.stop or self.leave or ""
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         """Known ids of the nodes that it runs on, that of the first worker first."""
         found = (self.node_id, *(other.node_id for other in self.others))

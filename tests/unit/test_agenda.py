@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regrow.apps.station.due_runs import Due, EndRun, Skip, StartRun, plan
+from regrow.apps.station.due_runs import Action, Due, plan
 
 
 def due(run: str, at: float, schedule: str | None = "nightly", **other: object) -> Due:
@@ -14,33 +14,36 @@ def event(run: str, at: float, schedule: str | None = "nightly", **other: object
 
 
 def test_what_is_due_is_started_the_oldest_first() -> None:
-    assert list(plan([due("b", 2, "y"), due("a", 1, "x")], [])) == [StartRun("a"), StartRun("b")]
+    assert list(plan([due("b", 2, "y"), due("a", 1, "x")], [])) == [
+        Action("start", "a"),
+        Action("start", "b"),
+    ]
 
 
 def test_of_what_the_clock_made_due_while_nobody_was_there_the_newest_runs() -> None:
     actions = list(plan([due("a", 1), due("b", 2), due("c", 3)], []))
-    assert [type(action) for action in actions] == [Skip, Skip, StartRun]
-    assert actions[-1] == StartRun("c")
+    assert [action.do for action in actions] == ["skip", "skip", "start"]
+    assert actions[-1] == Action("start", "c")
 
 
 def test_each_event_runs_one_after_the_other() -> None:
     waiting = [event("a", 1), event("b", 2)]
-    assert list(plan(waiting, [])) == [StartRun("a")]
+    assert list(plan(waiting, [])) == [Action("start", "a")]
     assert list(plan(waiting[1:], [("a", "nightly")])) == []
-    assert list(plan(waiting[1:], [])) == [StartRun("b")]
+    assert list(plan(waiting[1:], [])) == [Action("start", "b")]
 
 
 def test_missed_times_make_no_event_miss_its_run() -> None:
     actions = list(plan([due("a", 1), event("e", 2), due("c", 3)], []))
-    assert [type(action) for action in actions] == [Skip, StartRun, Skip]
-    assert actions[1] == StartRun("e")
+    assert [action.do for action in actions] == ["skip", "start", "skip"]
+    assert actions[1] == Action("start", "e")
 
 
 def test_an_overlap_is_skipped_waits_or_replaces() -> None:
     running = [("before", "nightly")]
-    assert [type(action) for action in plan([due("a", 1, overlap="skip")], running)] == [Skip]
+    assert [action.do for action in plan([due("a", 1, overlap="skip")], running)] == ["skip"]
     assert list(plan([due("a", 1, overlap="queue")], running)) == []
-    assert list(plan([due("a", 1, overlap="replace")], running)) == [EndRun("before")]
+    assert list(plan([due("a", 1, overlap="replace")], running)) == [Action("end", "before")]
 
 
 def test_an_event_is_never_skipped() -> None:
@@ -50,8 +53,8 @@ def test_an_event_is_never_skipped() -> None:
 def test_other_schedules_and_runs_without_one_do_not_wait() -> None:
     running = [("before", "nightly"), ("typed", None)]
     assert list(plan([due("a", 1, "hourly"), event("retried", 2, None)], running)) == [
-        StartRun("a"),
-        StartRun("retried"),
+        Action("start", "a"),
+        Action("start", "retried"),
     ]
 
 

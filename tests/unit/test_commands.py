@@ -24,7 +24,6 @@ SHARED = {
     "console",
     "exit_codes",
     "help",
-    "on_agents",
     "options",
     "spec_file",
     "tables",

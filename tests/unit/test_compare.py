@@ -24,9 +24,10 @@ from regrow.search.events import (
     Started,
     encode,
 )
+from regrow.search.history import History
 from regrow.search.planning.simulator import Availability, FunctionObjective, simulate
 from regrow.search.spec import Spec
-from regrow.show.views.comparison import course
+from regrow.show.views.comparison import BestSoFarCurve, Course
 from regrow.tasks.errors import UserError
 from tests.unit.told import kept
 
@@ -64,6 +65,14 @@ def written(root: Path, events: list[AnyEvent], name: str) -> None:
         log.append([encode(event) for event in events[place : place + 100]])
 
 
+def course(events: list[AnyEvent]) -> Course:
+    climb = BestSoFarCurve(history := History())
+    for event in events:
+        history.apply(event)
+        climb.applied(event)
+    return climb.course("a")
+
+
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "state"
@@ -74,43 +83,47 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_course_of_a_best_value_is_that_of_the_rows() -> None:
-    found = course("a", simulated("a"))
+    found = course(simulated("a"))
     rows = [row for its in kept(simulated("a")).values() for _, row in its]
     for t in (1.0, 5.0, 20.0, 36.0):
-        assert found.at_seconds(t) == max(row.metrics["score"] or 0.0 for row in rows if row.t <= t)
-    assert found.at_steps(0) is None
-    assert found.at_steps(72) == found.at_seconds(36.0)
+        assert found.at("seconds", t) == max(
+            row.metrics["score"] or 0.0 for row in rows if row.t <= t
+        )
+    assert found.at("steps", 0) is None
+    assert found.at("steps", 72) == found.at("seconds", 36.0)
 
 
 def test_what_a_trial_led_that_was_dropped_later_does_not_count() -> None:
     events = simulated("a")
-    found = course("a", events)
+    found = course(events)
     leader = found.history.best
     assert leader is not None
-    best = found.value[-1]
-    dropped = course("a", [*events, Excluded(t=events[-1].t, trial=leader)])
-    assert best not in dropped.value
+    best = found.points[-1].value
+    dropped = course([*events, Excluded(t=events[-1].t, trial=leader)])
+    assert best not in [one.value for one in dropped.points]
     now = dropped.history.leader
     assert now is not None
     assert now.best is not None
-    assert dropped.value[-1] == now.best[0]
+    assert dropped.points[-1].value == now.best[0]
     kept = [Excluded(t=events[-1].t, trial=leader, excluded=on) for on in (True, False)]
-    assert course("a", [*events, *kept]).value[-1] == best
+    assert course([*events, *kept]).points[-1].value == best
 
 
 def test_steps_that_were_done_again_are_spent_each_time() -> None:
     events = simulated("a", lose=True, checkpoint={"every_steps": 3})
-    found = course("a", events)
+    found = course(events)
     assert found.history.lost_steps > 0
     assert found.spent[0] == 8 * 9 + found.history.lost_steps
     leader = found.history.trials[found.history.best or 0].best
     assert leader is not None
-    assert found.at_steps(found.spent[0]) == found.at_seconds(found.spent[1]) == leader[0]
+    assert found.at("steps", found.spent[0]) == leader[0] == found.at("seconds", found.spent[1])
     reported = [e for e in events if isinstance(e, Reported)]
-    before, until = (sum(e.t < found.seconds[-1] + more for e in reported) for more in (0.0, 1e-9))
-    assert before < found.steps[-1] <= until  # each reports one step
-    assert found.steps == sorted(found.steps)
-    assert found.seconds == sorted(found.seconds)
+    last = found.points[-1]
+    before, until = (sum(e.t < last.seconds + more for e in reported) for more in (0.0, 1e-9))
+    assert before < last.steps <= until  # each reports one step
+    spent = [(one.steps, one.seconds) for one in found.points]
+    assert spent == sorted(spent)
+    assert spent == sorted(spent, key=lambda pair: pair[1])
 
 
 def test_time_is_counted_from_the_first_attempts_beginning_in_each_session() -> None:
@@ -140,8 +153,9 @@ def test_time_is_counted_from_the_first_attempts_beginning_in_each_session() -> 
         Opened(t=200.0, by="driver", driver="c", slots=1, trials=1),
         Ended(t=203.0, attempt=2, outcome="lost", cause="preempted", by="planner", **lease),
     ]
-    found = course("a", events)
-    assert (found.seconds, found.value) == ([10.0, 10.0, 14.0], [1.0, None, 2.0])
+    found = course(events)
+    points = [(one.seconds, one.value) for one in found.points]
+    assert points == [(10.0, 1.0), (10.0, None), (14.0, 2.0)]
     assert found.spent[1] == 14.0
     assert found.history.elapsed() == 42.0
 

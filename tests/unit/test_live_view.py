@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from regrow.search.durations import duration
 from regrow.search.events import AnyEvent, Began, Decided, Ended, Opened
 from regrow.search.history import cost
 from regrow.search.numbers import money
@@ -208,7 +209,7 @@ def test_losses_and_recoveries_are_told_with_node_reason_step_and_seconds() -> N
         )
         for line in told
     )
-    later = words.seconds(back.t - first.t)
+    later = duration(back.t - first.t)
     assert (
         f"trial {first.trial} continues after step {back.restored} on {back.node}, {later} later"
         in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,8 @@ def offered(
 ) -> tuple[Refused | None, list[str]]:
     """What becomes of a second checkpoint."""
     canary = Canary(share=0.1, seconds=seconds)
-    found = CanaryRollout(serving, canary, ServingStatus(folder / "state.json"), threading.Event())
+    replicas: Any = serving
+    found = CanaryRollout(replicas, canary, ServingStatus(folder / "state.json"), threading.Event())
     assert found.offer(chosen(0)) is None
     assert serving.told == ["main 0"], "the first one answers everybody at once"
     refused = found.offer(chosen(1))

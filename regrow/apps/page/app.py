@@ -157,15 +157,13 @@ class PageRoutes:
         summaries, unread = self.folds.summaries()
         shown = listing.listing(summaries, asked)
         now = time.time()
+        for group in shown["groups"]:
+            group["rows"] = [views.row(one, self.links, now) for one in group["rows"]]
         running = sum(one.status == "running" for one in summaries)
         here = {*(one.name for one in summaries), *unread}
         return self._page(
             "index.html.j2",
             poll=POLL_SECONDS[not (unread or running or self.folds.untagged)],
-            groups=[
-                group.with_rows([views.row(one, self.links, now) for one in group.rows])
-                for group in shown.part.groups
-            ],
             unread=unread,
             untagged=self.folds.untagged,
             count=len(here),
@@ -173,8 +171,8 @@ class PageRoutes:
             asked=asked,
             shown=shown,
             words=listing.words(asked),
-            elsewhere=[name for name in shown.elsewhere if name in here],
-            nowhere=[name for name in shown.elsewhere if name not in here],
+            elsewhere=[name for name in shown["elsewhere"] if name in here],
+            nowhere=[name for name in shown["elsewhere"] if name not in here],
             trouble=self.folds.trouble,
             planned=list(views.planned(self.schedules.next(), now)),
             served=self.links.served(),

@@ -90,12 +90,8 @@ class ExperimentState:
         running = history.closed is None and alive
         spent = cost.of(history, now if running else history.t_last)
         failed = len(history.by_state[TrialState.FAILED])
-        course = self.climb.course("")
-        reached = [
-            (at, value)
-            for at, value in zip(course.steps, course.value, strict=True)
-            if value is not None
-        ]
+        points = self.climb.course("").points
+        reached = [(one.steps, one.value) for one in points if one.value is not None]
         return Summary(
             name=history.spec.name,
             status=status(history, alive=alive),

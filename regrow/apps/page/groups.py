@@ -3,41 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowGroup(Generic[T]):
-    """Rows below one title.
-
-    Attributes:
-        title: None: the table is not grouped.
-        count: number of its rows on all pages.
-        rows: those on this page.
-
-    """
-
-    title: str | None
-    count: int
-    rows: Sequence[T]
-
-    def with_rows(self, rows: Sequence[Any]) -> RowGroup[Any]:
-        """Return the group with these in place of its rows."""
-        return RowGroup(title=self.title, count=self.count, rows=rows)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablePage(Generic[T]):
-    """A page of a table: its groups, and the positions of its rows among all, from 1."""
-
-    groups: Sequence[RowGroup[T]]
-    page: int
-    pages: int
-    first: int
-    last: int
 
 
 def part(
@@ -46,8 +14,10 @@ def part(
     order: Sequence[str],
     page: int,
     per_page: int,
-) -> TablePage[T]:
-    """Return a page of the rows, in their order within each group.
+) -> dict[str, Any]:
+    """Return a page of the rows, in their order within each group: `groups`, each with its `title`
+    (None: the table is not grouped), the `count` of its rows on all pages and its `rows` on this
+    one; `page` and `pages`; and the positions `first` and `last` of its rows among all, from 1.
 
     Args:
         rows: all of them.
@@ -71,11 +41,10 @@ def part(
     for title in titles:
         own = found[title]
         if shown := own[max(0, start - before) : max(0, end - before)]:
-            groups.append(RowGroup(title=title, count=len(own), rows=shown))
+            groups.append({"title": title, "count": len(own), "rows": shown})
         before += len(own)
-    return TablePage(
-        groups=groups, page=page, pages=pages, first=start + 1 if count else 0, last=end
-    )
+    first = start + 1 if count else 0
+    return {"groups": groups, "page": page, "pages": pages, "first": first, "last": end}
 
 
 def offered(values: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:

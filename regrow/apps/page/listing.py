@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from regrow.apps.page.asked import ListQuery, Status
 from regrow.apps.page.experiment_state import Summary
-from regrow.apps.page.groups import TablePage, offered, part
+from regrow.apps.page.groups import offered, part
 from regrow.show.views.summaries import UNKNOWN
 
 PER_PAGE = 100
@@ -21,28 +20,10 @@ OFFERED = 200
 NO_TAG = "no tag"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A page of the list, and the filters that are offered: values, and texts for people.
-
-    Attributes:
-        part: the page.
-        matching: number of experiments that pass the filters.
-        elsewhere: names of ticked experiments that are not on this page.
-
-    """
-
-    part: TablePage[Summary]
-    matching: int
-    tags: Sequence[tuple[str, str]]
-    versions: Sequence[tuple[str, str]]
-    states: Sequence[tuple[str, str]]
-    elsewhere: Sequence[str]
-
-
-def listing(summaries: Sequence[Summary], asked: ListQuery) -> Listing:
-    """Return what is asked of the experiments, in their order. An experiment with several tags is
-    in the group of each.
+def listing(summaries: Sequence[Summary], asked: ListQuery) -> dict[str, Any]:
+    """Return what is asked of the experiments, in their order: the page that `part` makes of them
+    (an experiment with several tags is in the group of each), how many are `matching`, the names of
+    ticked ones `elsewhere` than on the page, and the filters: values, and texts for people.
     """
     found = [
         one
@@ -71,15 +52,15 @@ def listing(summaries: Sequence[Summary], asked: ListQuery) -> Listing:
         asked.page,
         PER_PAGE,
     )
-    listed = {one.name for group in shown.groups for one in group.rows}
-    return Listing(
-        part=shown,
-        matching=len(found),
-        tags=offered(sorted(tags.most_common(OFFERED))),
-        versions=offered((version, versions[version]) for version in latest[:OFFERED]),
-        states=offered((state, states[state]) for state in known if states[state]),
-        elsewhere=[name for name in dict.fromkeys(asked.e) if name and name not in listed],
-    )
+    listed = {one.name for group in shown["groups"] for one in group["rows"]}
+    return {
+        **shown,
+        "matching": len(found),
+        "tags": offered(sorted(tags.most_common(OFFERED))),
+        "versions": offered((version, versions[version]) for version in latest[:OFFERED]),
+        "states": offered((state, states[state]) for state in known if states[state]),
+        "elsewhere": [name for name in dict.fromkeys(asked.e) if name and name not in listed],
+    }
 
 
 def words(asked: ListQuery) -> str:

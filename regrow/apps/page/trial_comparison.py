@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from regrow.apps.page import pictures, views
+from regrow.search.durations import duration
 from regrow.search.history import History, TrialRecord
 from regrow.search.numbers import columned
-from regrow.show.report.report import duration
 from regrow.show.views import summaries
 from regrow.show.views.comparison import ComparisonRow, leading
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from regrow.apps.page.asked import Sort, TableQuery
 from regrow.apps.page.groups import offered, part
+from regrow.search.durations import duration
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import TrialState
 from regrow.search.numbers import readable
 from regrow.show.figures import series
-from regrow.show.report.report import duration
 from regrow.show.report.table import left_out, measured, titles, varied
 from regrow.show.views import machine_use, summaries
 
@@ -43,21 +43,16 @@ def table(history: History, asked: TableQuery) -> dict[str, Any]:
     shown = part(ordered, keys[asked.group] if asked.group else None, order, asked.page, PER_PAGE)
     names, metrics = list(varied(history)), measured(history)
     shortened = titles([*names, *metrics])
-    listed = {trial.number for group in shown.groups for trial in group.rows}
+    listed = {trial.number for group in shown["groups"] for trial in group["rows"]}
+    for group in shown["groups"]:
+        group["rows"] = [_row(history, trial, names, metrics[1:]) for trial in group["rows"]]
     return {
-        "groups": [
-            group.with_rows([_row(history, trial, names, metrics[1:]) for trial in group.rows])
-            for group in shown.groups
-        ],
+        **shown,
         "parameters": [(name, shortened[name]) for name in names],
         "metrics": [(name, shortened[name]) for name in metrics[1:]],
         "value_title": shortened[metrics[0]],
         "left_out": left_out(history),
-        "page": shown.page,
-        "pages": shown.pages,
         "count": len(ordered),
-        "first": shown.first,
-        "last": shown.last,
         "all": len(history.trials),
         "ranked": history.spec.resources.ranked,
         "sort": asked.sort,
@@ -135,7 +130,7 @@ def _row(
         "version": (summaries.versions(history, trial) or [""])[-1],
         "cells": [_cell(config.get(name)) for name in names],
         "metrics": [_cell(row.get(name)) for name in metrics],
-        "why": _cut((last.message or last.stop or last.leave or "") if last is not None else ""),
+        "why": _cut(last.reason if last is not None else ""),
     }
 
 

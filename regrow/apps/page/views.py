@@ -14,11 +14,12 @@ from regrow.infra.state.notes import Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
 from regrow.search import schedulers
+from regrow.search.durations import duration
 from regrow.search.history import History, waste
 from regrow.search.numbers import money, readable
 from regrow.show.live import text, words
 from regrow.show.live.incidents import Loss
-from regrow.show.report.report import duration, tiles
+from regrow.show.report.report import tiles
 from regrow.show.views import agents, machine_use, summaries
 from regrow.show.views.comparison import (
     ABSENT,
@@ -141,7 +142,7 @@ def latest_messages(fold: ExperimentState) -> list[dict[str, Any]]:
             lines.append((incident.t, words.loss(incident) + _went_on(incident), True))
         else:
             absence = (
-                f"the driver was gone for {words.seconds(incident.seconds)}; of the"
+                f"the driver was gone for {duration(incident.seconds)}; of the"
                 f" {len(incident.lost)} trials that ran then {len(incident.back)} run again"
             )
             lines.append((incident.t, absence, True))
@@ -224,39 +225,27 @@ def comparison(
     view = compare(courses, now)
     for one in view["experiments"]:
         one["status"] = status(folds[one["name"]].history, alive=alive[one["name"]])
-    paid = all(one["cost"] is not None for one in view["experiments"])
-    ways: list[tuple[str, list[tuple[Sequence[float | None], float]]]] = [
-        ("steps of all trials", [(c.steps, c.spent[0]) for c in courses]),
+    cost = (
+        ("cost", "money", [one["cost"] for one in view["experiments"]])
+        if all(one["cost"] is not None for one in view["experiments"])
+        else ("slot-hours", "hours", [one["slot_hours"] for one in view["experiments"]])
+    )
+    for across, key, ends in (
+        ("steps of all trials", "steps", [c.spent[0] for c in courses]),
         (
             "seconds, from each session's first attempt",
-            [(c.seconds, c.ran(now if c.alive else None)) for c in courses],
+            "seconds",
+            [c.ran(now if c.alive else None) for c in courses],
         ),
-        (
-            (
-                "cost",
-                [
-                    (c.money, one["cost"])
-                    for c, one in zip(courses, view["experiments"], strict=True)
-                ],
-            )
-            if paid
-            else (
-                "slot-hours",
-                [
-                    (c.hours, one["slot_hours"])
-                    for c, one in zip(courses, view["experiments"], strict=True)
-                ],
-            )
-        ),
-    ]
-    for across, lines in ways:
+        cost,
+    ):
         curves = [
             pictures.DrawnCurve(
                 label=c.label,
-                points=list(zip([x or 0.0 for x in xs], c.value, strict=True)),
+                points=[(getattr(one, key) or 0.0, one.value) for one in c.points],
                 end=end,
             )
-            for c, (xs, end) in zip(courses, lines, strict=True)
+            for c, end in zip(courses, ends, strict=True)
         ]
         drawn = pictures.chart(curves, across, f"best {view['metric']} so far")
         found["charts"].append({"title": f"By {across.partition(',')[0]}", "drawn": drawn})

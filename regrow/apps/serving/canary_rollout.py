@@ -10,32 +10,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from regrow.apps.serving.following import Replicated
-from regrow.apps.serving.messages import Chosen, Refused, Role
+from regrow.apps.serving.messages import Chosen, Refused
 from regrow.apps.serving.status import ServingStatus
 from regrow.search.rollout import Canary, Tally, fails_more
+
+if TYPE_CHECKING:
+    from regrow.apps.serving.replicas import Replicas
 
 LOOK_SECONDS = 1.0
 """Interval of the checks of the canary's results."""
 _LOG = logging.getLogger("regrow.apps.serving")
-
-
-class CountingReplicas(Replicated, Protocol):
-    """Receiver of models that counts their results. Implemented by `Replicas`."""
-
-    def withdraw(self, role: Role) -> None:
-        """See Replicas."""
-
-    def tallies(self) -> dict[Role, Tally]:
-        """See Replicas."""
-
-    @property
-    def losses(self) -> int:
-        """See Replicas."""
 
 
 class CanaryRollout:
@@ -45,7 +33,7 @@ class CanaryRollout:
 
     def __init__(
         self,
-        replicas: CountingReplicas,
+        replicas: Replicas,
         canary: Canary,
         standing: ServingStatus,
         stop: threading.Event,

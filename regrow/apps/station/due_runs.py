@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Overlap = Literal["skip", "queue", "replace"]
 
@@ -29,29 +29,14 @@ class Due:
     overlap: Overlap = "skip"
 
 
-@dataclass(frozen=True, slots=True)
-class StartRun:
-    """Run the flow run now."""
+class Action(NamedTuple):
+    """What to do with a flow run: run it now, skip it (`why`, for people), or end it, as another
+    one replaces it.
+    """
 
+    do: Literal["start", "skip", "end"]
     run: str
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """Do not run the flow run; `why` is the reason, for people."""
-
-    run: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class EndRun:
-    """Stop this running flow run; another one replaces it."""
-
-    run: str
-
-
-Action = StartRun | Skip | EndRun
+    why: str = ""
 
 
 def plan(due: Sequence[Due], running: Collection[tuple[str, str | None]]) -> Iterator[Action]:
@@ -68,14 +53,13 @@ def plan(due: Sequence[Due], running: Collection[tuple[str, str | None]]) -> Ite
         if one.run in going:
             continue
         if one.by_the_clock and newest[one.schedule] != one:
-            yield Skip(
-                one.run, "a later run of this schedule is due as well, and runs in its place"
-            )
+            why = "a later run of this schedule is due as well, and runs in its place"
+            yield Action("skip", one.run, why)
         elif one.schedule is None or one.schedule not in busy:
             if one.schedule is not None:
                 busy[one.schedule] = one.run
-            yield StartRun(one.run)
+            yield Action("start", one.run)
         elif one.by_the_clock and one.overlap == "skip":
-            yield Skip(one.run, "the run of this schedule before it still continues")
+            yield Action("skip", one.run, "the run of this schedule before it still continues")
         elif one.overlap == "replace" and busy[one.schedule] in going:
-            yield EndRun(busy[one.schedule])
+            yield Action("end", busy[one.schedule])

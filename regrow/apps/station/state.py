@@ -13,8 +13,6 @@ from regrow.apps.serving import status as servers
 from regrow.apps.serving.status import ServerStatus
 from regrow.apps.station.parts import SERVER
 from regrow.apps.station.triggers import aside
-from regrow.apps.station.triggers.aside import Aside
-from regrow.apps.station.triggers.tries import Trouble
 from regrow.infra.machine.descendants import descendants
 from regrow.infra.prefect.home import read_record
 from regrow.infra.state import served, unhealed
@@ -23,25 +21,6 @@ from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.infra.state.station_record import Station
 from regrow.tasks.errors import RegrowError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartState:
-    """Status of one process of the station.
-
-    Attributes:
-        state: waiting, starting or running.
-        since: seconds since the epoch.
-        memory: bytes of its processes, shared memory counted once; 0 if unknown.
-
-    """
-
-    name: str
-    state: str
-    pid: int
-    since: float
-    restarts: int
-    memory: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,47 +44,19 @@ class Serving:
         return {"name": self.name, "state": self.state, **msgspec.to_builtins(self.status)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StationStatus:
-    """Status of a station.
+def station_status(station: Station, places: Places) -> dict[str, Any]:
+    """Return the current status, as JSON shows it.
 
-    Attributes:
-        pages: names and addresses.
-        running: experiments that its drivers run.
-
+    parts: its processes, each with its `state` (waiting, starting or running), `since` (seconds
+        since the epoch) and `memory` (bytes, shared memory counted once; 0 if unknown)
+    pages: addresses by name
+    running: experiments that its drivers run
+    scheduled: the next runs of schedules, a line each; empty while Prefect does not answer
+    served: the servers that are wanted
+    troubles: what blocks triggers now
+    set_aside: events that were set aside and start nothing, the newest first
+    unhealed: experiments that it could not recover, a line each
     """
-
-    station: Station
-    parts: list[PartState]
-    pages: list[tuple[str, str]]
-    running: list[str]
-    scheduled: list[str]
-    """The next runs of schedules, a line each; empty while Prefect does not answer."""
-    served: list[Serving]
-    troubles: list[Trouble]
-    """What blocks triggers now."""
-    aside: list[Aside]
-    """Events that were set aside and start nothing, the newest first."""
-    unhealed: list[str]
-    """Experiments that it could not recover, a line each."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "pid": self.station.pid,
-            "since": self.station.since,
-            "parts": [asdict(part) for part in self.parts],
-            "pages": dict(self.pages),
-            "running": self.running,
-            "scheduled": self.scheduled,
-            "served": [one.to_json() for one in self.served],
-            "troubles": [asdict(one) for one in self.troubles],
-            "set_aside": [asdict(one) for one in self.aside],
-            "unhealed": self.unhealed,
-        }
-
-
-def station_status(station: Station, places: Places) -> StationStatus:
-    """Collect the current status."""
     server = read_record(station.folder.parent / "prefect")
     supervisor = _part(station.pid, station.since, station.restarts)
     parts: dict[str, dict[str, Any]] = {"supervisor": supervisor}
@@ -119,30 +70,31 @@ def station_status(station: Station, places: Places) -> StationStatus:
     if any(not known.get("name") for known in busy):
         # A driver learns the experiment of a flow run only after it took the order.
         running |= {name for name in places.experiments() if runs_here(places, name)}
-    return StationStatus(
-        station=station,
-        pages=[
-            ("page", station.page_url),
-            ("Prefect", station.prefect_url),
-            ("MLflow", station.mlflow_url),
-        ],
-        parts=[
-            PartState(name=name, **part, memory=sizes.get(part["pid"], 0))
+    return {
+        "pid": station.pid,
+        "since": station.since,
+        "parts": [
+            {"name": name, **part, "memory": sizes.get(part["pid"], 0)}
             for name, part in parts.items()
         ],
-        running=sorted(running),
-        scheduled=_scheduled(places),
-        served=serving(station, places),
-        troubles=aside.troubles(places),
-        aside=aside.found(places),
-        unhealed=[
+        "pages": {
+            "page": station.page_url,
+            "Prefect": station.prefect_url,
+            "MLflow": station.mlflow_url,
+        },
+        "running": sorted(running),
+        "scheduled": _scheduled(places),
+        "served": [one.to_json() for one in serving(station, places)],
+        "troubles": [asdict(one) for one in aside.troubles(places)],
+        "set_aside": [asdict(one) for one in aside.found(places)],
+        "unhealed": [
             unhealed.line(places, name, one) for name, one in unhealed.records(places).items()
         ],
-    )
+    }
 
 
 def _part(pid: int, since: float, restarts: int) -> dict[str, Any]:
-    return {"restarts": restarts, "state": "running", "pid": pid, "since": since}
+    return {"state": "running", "pid": pid, "since": since, "restarts": restarts}
 
 
 def serving(station: Station, places: Places) -> list[Serving]:

@@ -241,10 +241,10 @@ def _describe(running: RunningPart) -> dict[str, object]:
     process = running.process
     state = "waiting" if process is None else "running" if running.steady else "starting"
     return {
+        "state": state,
         "pid": 0 if process is None else process.pid,
         "since": running.since,
         "restarts": max(0, running.restarts),
-        "state": state,
     }
 
 

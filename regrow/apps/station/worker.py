@@ -35,7 +35,7 @@ from prefect.states import Cancelled, Cancelling, Failed
 
 from regrow.apps.station import auto_restart
 from regrow.apps.station.auto_restart import HEARTBEAT_SECONDS
-from regrow.apps.station.due_runs import Action, Due, EndRun, Overlap, Skip, StartRun, plan
+from regrow.apps.station.due_runs import Action, Due, Overlap, plan
 from regrow.apps.station.orders import hand_over
 from regrow.apps.station.triggers.tries import TRIES, Tries, Trouble, reason
 from regrow.flows import crash_report
@@ -217,21 +217,21 @@ class Worker:
                     self._failed(client, found[action.run], reason(error))
 
     def _do(self, client: SyncPrefectClient, action: Action, found: Mapping[str, FlowRun]) -> None:
-        match action:
-            case StartRun(run):
-                if auto_restart.given_up(client, found[run], self._places):
-                    return
-                if (taken := hand_over(self._folder, {"flow_run": run})) is not None:
-                    line, driver = taken
-                    line.close()
-                    self._handed[run] = driver, time.monotonic(), _schedule(found[run])
-            case Skip(run, why):
-                client.set_flow_run_state(
-                    UUID(run), Cancelled(name="Skipped", message=why), force=True
-                )
-            case EndRun(run):
-                why = "a later run of its schedule takes its place"
-                client.set_flow_run_state(UUID(run), Cancelling(message=why), force=True)
+        run = action.run
+        if action.do == "start":
+            if auto_restart.given_up(client, found[run], self._places):
+                return
+            if (taken := hand_over(self._folder, {"flow_run": run})) is not None:
+                line, driver = taken
+                line.close()
+                self._handed[run] = driver, time.monotonic(), _schedule(found[run])
+        elif action.do == "skip":
+            client.set_flow_run_state(
+                UUID(run), Cancelled(name="Skipped", message=action.why), force=True
+            )
+        else:
+            why = "a later run of its schedule takes its place"
+            client.set_flow_run_state(UUID(run), Cancelling(message=why), force=True)
 
     def _failed(self, client: SyncPrefectClient, run: FlowRun, why: str) -> None:
         """Count a failed start of a flow run; after TRIES failures, end it as failed."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regrow.infra.log.rows import LogRows
+from regrow.search.durations import duration
 from regrow.search.history import Attempt, History
 from regrow.show.figures import style
 
@@ -104,7 +105,7 @@ def figure(log_rows: LogRows) -> style.Figure | None:
             x=time.at(since) / unit,
             line={"color": style.GREY, "width": 1, "dash": "dash"},
             annotation={
-                "text": f"{_duration(until - since)} pause",
+                "text": f"{duration(until - since)} pause",
                 "font": {"size": 11, "color": style.GREY},
                 "yref": "paper",
                 "y": 1,
@@ -199,7 +200,7 @@ def _bar(history: History, time: Clock, number: int, attempt: Attempt, lane: int
     again = f"<br>{attempt.superseded} steps were done again" if attempt.superseded else ""
     text = (
         f"trial {number}, attempt {attempt.number}<br>{steps},"
-        f" {_duration(end - begin)}<br>{outcome}{cause}{why}{again}"
+        f" {duration(end - begin)}<br>{outcome}{cause}{why}{again}"
     )
     return Bar(
         trial=number,
@@ -248,7 +249,7 @@ def _losses(
             if attempt.message:
                 text += f"<br>{style.safe(attempt.message)}"
             if after is not None and after.t_began is not None:
-                away, node = _duration(after.t_began - end), style.safe(after.where)
+                away, node = duration(after.t_began - end), style.safe(after.where)
                 text += f"<br>continued after {away} on {node}, from step {after.from_step + 1}"
                 end_point = time.at(after.t_began) / unit, lanes[trial.number, after.number]
                 ways += [(x, y), end_point, (None, None)]
@@ -266,12 +267,3 @@ def _losses(
             text=[text for *_, text in marks],
             name=f"loss or failure ({len(marks)})",
         )
-
-
-def _duration(seconds: float) -> str:
-    """Format a duration: 0.4 s, 12 s, 3 min, 2.5 h."""
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

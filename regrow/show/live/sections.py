@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from regrow.infra.state.notes import NONE, Notes
-from regrow.search.durations import on_clock
+from regrow.search.durations import duration, on_clock
 from regrow.search.history import History, TrialRecord, cost
 from regrow.search.numbers import money
 from regrow.search.planning import forecast
@@ -232,7 +232,7 @@ def _incidents(board: Board, now: float) -> Section | None:
 def _story(one: Loss | Absence) -> str:
     if isinstance(one, Absence):
         return (
-            f"gone for {words.seconds(one.seconds)}; {len(one.back)} of the {len(one.lost)} trials"
+            f"gone for {duration(one.seconds)}; {len(one.back)} of the {len(one.lost)} trials"
             " that ran are back"
         )
     where = words.lost(one)
@@ -479,7 +479,7 @@ def _facts(board: Board, now: float, *, banner: bool) -> list[tuple[str, str]]:
     incidents = board.incidents
     if incidents.count:
         wait = incidents.usual_wait
-        back = "" if wait is None else f", back in {words.seconds(wait)}"
+        back = "" if wait is None else f", back in {duration(wait)}"
         facts.append((f"{words.losses(incidents.count)}{back}", "yellow"))
     if history.lost_steps:
         facts.append((f"{history.lost_steps} step{text.ends(history.lost_steps)} done again", ""))

@@ -28,11 +28,6 @@ CENT = 0.005
 """Less money outside of attempts is not shown."""
 
 
-def took(seconds: float) -> str:
-    """Format seconds with a digit behind the point below a minute, else as `on_clock`."""
-    return f"{max(0.0, seconds):.1f} s" if seconds < 60 else on_clock(seconds)
-
-
 def age(seconds: float) -> str:
     """Format an age by its largest unit: '40 s', '12 min', '5 h', '3 days'."""
     for unit, length in (("day", 86400.0), ("h", 3600.0), ("min", 60.0)):

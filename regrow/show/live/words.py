@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regrow.infra.prefect.events import again
-from regrow.search.durations import in_words, on_clock
+from regrow.search.durations import duration, in_words, on_clock
 from regrow.search.events import Ended, Excluded, Halted, Joined, Left, Moved, Revived
 from regrow.search.history import History, TrialRecord
 from regrow.search.planning.market import kind
@@ -99,22 +99,16 @@ def back(one: Loss) -> str:
     """Describe where it continues: 'after step 6 on node-b, 2.3 s later, 1 step again'."""
     again = f", {one.again} step{ends(one.again)} again" if one.again else ""
     where = f"after step {one.back_step}" if one.back_step else "from its beginning"
-    return f"{where} on {one_line(one.back_node or '?')}, {seconds(one.back_s or 0.0)} later{again}"
+    later = duration(one.back_s or 0.0)
+    return f"{where} on {one_line(one.back_node or '?')}, {later} later{again}"
 
 
 def driver_back(absence: Absence, trials: int) -> str:
     """Describe another driver that continues after one was lost."""
     return (
-        f"the driver was lost; after {seconds(absence.seconds)} another one continues with its"
+        f"the driver was lost; after {duration(absence.seconds)} another one continues with its"
         f" {trials} trial{ends(trials)}"
     )
-
-
-def seconds(span: float) -> str:
-    """Format a duration: 2.3 s, 42 s, or 1:02:03."""
-    if span < 9.95:
-        return f"{span:.1f} s"
-    return f"{span:.0f} s" if span < 99.5 else on_clock(span)
 
 
 def last_report(span: float, usual: float) -> str:

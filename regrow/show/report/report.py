@@ -20,7 +20,7 @@ from regrow.infra.log.rows import LogRows
 from regrow.infra.state.notes import NONE, Notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.spec_file import published_spec
-from regrow.search.durations import on_clock
+from regrow.search.durations import duration
 from regrow.search.history import History, cost, waste
 from regrow.search.numbers import money
 from regrow.search.planning import forecast, limits
@@ -167,11 +167,6 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
     yield tile("Wasted", duration(seconds) if seconds else "nothing", more)
     if (use := machine_use.overall(history)) is not None:
         yield tile("Machine use", *use)
-
-
-def duration(seconds: float) -> str:
-    """Format as 4.2 s, 2:03, 1:02:03."""
-    return f"{seconds:.1f} s" if seconds < 60 else on_clock(seconds)
 
 
 def _best(history: History, places: Places) -> dict[str, Any] | None:

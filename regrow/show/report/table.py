@@ -178,6 +178,6 @@ def _attempt(
         "to": attempt.to_step,
         "seconds": None if seconds is None else round(seconds, 3),
         "use": machine_use.of_attempt(attempt),
-        "message": attempt.message or attempt.stop or attempt.leave or "",
+        "message": attempt.reason,
         "trace": traces.setdefault(trace, len(traces)) if kept else None,
     }

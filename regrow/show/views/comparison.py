@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
 
 from regrow.infra.state.notes import NONE, Notes
 from regrow.search.events import AnyEvent, Began, Ended, Excluded, Opened, Reported
@@ -18,24 +19,38 @@ SHARES = (0.125, 0.25, 0.5, 1.0)
 """Fractions of the smallest budget spent by any of them, at which they are compared."""
 
 
+class CoursePoint(NamedTuple):
+    """A change of the best value, and what had been spent until then.
+
+    Attributes:
+        steps: those that were repeated count each time.
+        seconds: of the sessions, each from the beginning of its first attempt.
+        value: the best from here on; None: none.
+        hours: slot-hours.
+        money: cost of the slot-hours; None without a price.
+        leader: the trial that led; None for none.
+
+    """
+
+    steps: int
+    seconds: float
+    value: float | None
+    hours: float
+    money: float | None
+    leader: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """An experiment and the course of its best value.
 
-    `value[i]` was the best (None: none yet) from `steps[i]` steps and `seconds[i]` seconds on.
-    Repeated steps count each time. Seconds are those of its sessions, each from the beginning of
-    its first attempt: the time before (`starting`, in total) is spent by Ray and the machine.
+    `starting`: total seconds of its sessions before their first attempts, which Ray and the machine
+    spend.
     """
 
     label: str
     history: History
-    steps: list[int]
-    seconds: list[float]
-    value: list[float | None]
-    hours: list[float]
-    """Slot-hours until then."""
-    money: list[float | None]
-    """Cost of the slot-hours; None without a price."""
+    points: list[CoursePoint]
     starting: float
     notes: Notes = NONE
     alive: bool = False
@@ -49,15 +64,12 @@ class Course:
         """Return the total seconds; `now` (seconds since the epoch) while a session runs."""
         return max(0.0, self.history.elapsed(now) - self.starting)
 
-    def at_steps(self, steps: float) -> float | None:
-        """Return the best value after this many steps of all trials together; None for none."""
-        place = bisect_right(self.steps, steps)
-        return self.value[place - 1] if place else None
-
-    def at_seconds(self, seconds: float) -> float | None:
-        """Return the best value after this many seconds; None for none."""
-        place = bisect_right(self.seconds, seconds)
-        return self.value[place - 1] if place else None
+    def at(self, key: Literal["steps", "seconds"], budget: float) -> float | None:
+        """Return the best value after this many steps of all trials together, or seconds; None for
+        none.
+        """
+        place = bisect_right(self.points, budget, key=attrgetter(key))
+        return self.points[place - 1].value if place else None
 
 
 class BestSoFarCurve:
@@ -68,13 +80,7 @@ class BestSoFarCurve:
     """
 
     def __init__(self, history: History) -> None:
-        self.steps: list[int] = []
-        self.seconds: list[float] = []
-        self.value: list[float | None] = []
-        self.hours: list[float] = []
-        self.money: list[float | None] = []
-        self._leaders: list[int | None] = []
-        """By place, the trial that led; None for none."""
+        self._points: list[CoursePoint] = []
         self._history = history
         self._done = 0
         self._starting = 0.0
@@ -96,56 +102,44 @@ class BestSoFarCurve:
             self._starting += max(0.0, history.elapsed() - event.ago - self._opened)
             self._opened = None
         self._done += len(event.rows) if isinstance(event, Reported) else 0
+        last = self._points[-1].value if self._points else None
         if means:
             found = repeats.repeated(history) if isinstance(event, Ended | Excluded) else []
-            now = found[0].mean if found else self.value[-1] if self.value else None
+            now = found[0].mean if found else last
             leader = found[0].trials[0] if found else None
         else:
             leader = history.leader
             now = None if leader is None or leader.best is None else leader.best[0]
         # Also if worse: steps that were lost no longer count.
-        if now != (self.value[-1] if self.value else None):
+        if now != last:
             spent = cost.of(history, event.t)
-            self.value.append(now)
-            self._leaders.append(None if leader is None else leader.number)
-            self.steps.append(self._done)
-            self.seconds.append(max(0.0, history.elapsed() - self._starting))
-            self.hours.append(spent.hours)
-            self.money.append(spent.money)
+            self._points.append(
+                CoursePoint(
+                    steps=self._done,
+                    seconds=max(0.0, history.elapsed() - self._starting),
+                    value=now,
+                    hours=spent.hours,
+                    money=spent.money,
+                    leader=None if leader is None else leader.number,
+                )
+            )
 
     def course(self, label: str, *, notes: Notes = NONE, alive: bool = False) -> Course:
         """Return the course so far; later events do not change it, but its history continues."""
         history = self._history
-        kept = [
-            place
-            for place, number in enumerate(self._leaders)
-            if number is None or not history.trials[number].excluded
-        ]
         rest = 0.0 if self._opened is None else history.elapsed() - self._opened
         return Course(
             label=label,
             history=history,
-            steps=[self.steps[place] for place in kept],
-            seconds=[self.seconds[place] for place in kept],
-            value=[self.value[place] for place in kept],
-            hours=[self.hours[place] for place in kept],
-            money=[self.money[place] for place in kept],
+            points=[
+                one
+                for one in self._points
+                if one.leader is None or not history.trials[one.leader].excluded
+            ],
             starting=self._starting + rest,
             notes=notes,
             alive=alive,
         )
-
-
-def course(
-    label: str, events: Iterable[AnyEvent], *, notes: Notes = NONE, alive: bool = False
-) -> Course:
-    """Return the course of an experiment from its log."""
-    history = History()
-    climb = BestSoFarCurve(history)
-    for event in events:
-        history.apply(event)
-        climb.applied(event)
-    return climb.course(label, notes=notes, alive=alive)
 
 
 def differing(courses: Sequence[Course]) -> list[str]:
@@ -164,14 +158,14 @@ def compare(courses: Sequence[Course], now: float) -> dict[str, Any]:
         "mode": first.mode,
         "experiments": [_one(c, now) for c in courses],
         "by_steps": [
-            {"steps": budget, "values": [c.at_steps(budget) for c in courses]}
+            {"steps": budget, "values": [c.at("steps", budget) for c in courses]}
             for budget in dict.fromkeys(round(steps * share) for share in SHARES)
             if budget
         ],
         "by_seconds": [
             {
                 "seconds": round(seconds * share, 3),
-                "values": [c.at_seconds(seconds * share) for c in courses],
+                "values": [c.at("seconds", seconds * share) for c in courses],
             }
             for share in SHARES
             if seconds

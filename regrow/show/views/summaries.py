@@ -18,11 +18,21 @@ from regrow.search.history import History, TrialRecord, cost, repeats, waste
 from regrow.search.history.repeats import Repeated, shown
 from regrow.search.lifecycle import TrialState
 from regrow.show.views import agents, budget
+from regrow.tasks.errors import UserError
 
 UNKNOWN = "unknown"
 """Version of the code of a session that did not record it."""
 POINT = ("trial", "step", "attempt")
 """Keys of a point that are not metrics."""
+
+
+def trial(history: History, number: int) -> TrialRecord:
+    """Return a trial. Raises UserError if there is none of this number."""
+    count = len(history.trials)
+    if not 0 <= number < count:
+        existing = f"it has the trials 0 to {count - 1}" if count else "it has no trials yet"
+        raise UserError(f"there is no trial {number} in {history.spec.name!r}; {existing}")
+    return history.trials[number]
 
 
 def status(history: History, *, alive: bool, lost: str = "interrupted") -> str:

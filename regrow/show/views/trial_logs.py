@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from regrow.infra.log.log import CorruptLog, Log
 from regrow.infra.log.reading import fold
 from regrow.search.history import Attempt, History
+from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
 from regrow.tasks.output import parts
 from regrow.tasks.output.parts import OutputLine
@@ -35,13 +36,9 @@ class TrialLogs:
         self.lines = 0
         """Number of lines printed or logged so far."""
         self._update()
-        trials = len(self._history.trials)
-        if self.damage is not None and not trials:
+        if self.damage is not None and not self._history.trials:
             raise self.damage
-        if not 0 <= trial < trials:
-            existing = f"it has the trials 0 to {trials - 1}" if trials else "it has no trials yet"
-            raise UserError(f"there is no trial {trial} in {self._history.spec.name!r}; {existing}")
-        attempts = len(self._history.trials[trial].attempts)
+        attempts = len(summaries.trial(self._history, trial).attempts)
         if attempt is not None and not 1 <= attempt <= attempts:
             raise UserError(
                 f"there is no attempt {attempt} of trial {trial}; it has {attempts} by now"
