@@ -76,8 +76,12 @@ def make(root: Root, beside: Path | None) -> None:
         # Without a name of its own: several threads and processes may begin at once.
         tempfile.TemporaryFile(dir=services).close()
     except OSError as error:
-        is_inside = beside is not None and services.parent == beside
-        raise unusable(root.url if is_inside else services, "written", error) from error
+        if beside is not None and services.is_relative_to(beside):
+            raise unusable(root.url, "written", error) from error
+        raise UserError(
+            f"{services}, where Prefect and MLflow would keep their files, cannot be written"
+            f" ({error.strerror}); name another folder in REGROW_HOME"
+        ) from error
 
 
 def _check_length(services: Path) -> None:

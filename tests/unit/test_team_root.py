@@ -26,6 +26,11 @@ for ask in (lambda: places.known("mine"), places.writable):
     except UserError as error:
         print(error)
 print(places.prepared().services.relative_to(os.environ["REGROW_HOME"]).parent)
+os.environ["REGROW_HOME"] = "/nowhere"
+try:
+    places.prepared()
+except UserError as error:
+    print(error)
 """
 
 
@@ -70,4 +75,9 @@ def test_another_user_sees_what_is_readable_and_is_told_the_rest(root: Path, ser
         " or REGROW_STATE"
     )
     if os.getuid() == 0 or services == "none":
-        assert rest == ["."], "its own services are elsewhere"
+        assert rest[0] == ".", "its own services are elsewhere"
+        assert rest[1].startswith("/nowhere/folder-")
+        assert rest[1].endswith(
+            ", where Prefect and MLflow would keep their files, cannot be written (Permission"
+            " denied); name another folder in REGROW_HOME"
+        )
