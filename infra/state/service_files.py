@@ -63,7 +63,7 @@ def common(root: Root, beside: Path | None) -> Path:
 
 def make(root: Root, beside: Path | None) -> None:
     """Create the root and the folder for this host's services. Raises UserError."""
-    if beside is not None and not beside.exists():
+    if beside is None or not beside.exists():
         root.prove()
     services = common(root, beside)
     try:
