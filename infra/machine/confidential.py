@@ -54,14 +54,15 @@ def included() -> list[str]:
     return [pattern for pattern in os.environ.get(INCLUDE, "").split(os.pathsep) if pattern]
 
 
-def confidential(folder: Path) -> list[str]:
+def confidential(folder: Path, *, packed: bool = True) -> list[str]:
     """Return what not to send of a folder, and what this user may not read: relative paths; those
     of folders end with `/`.
 
     Also of the folders that links in it lead to, as packers follow them; the links that lead to a
     folder above, which they would follow again and again; and those that lead to more than
-    MOST_LINKED files. Raises UserError for a folder that this user may not read: Ray cannot leave
-    it out.
+    MOST_LINKED files.
+    `packed`: for Ray's packer, which cannot leave out a folder that this user may not read: that
+    raises UserError.
     """
     wanted = included()
 
@@ -74,7 +75,7 @@ def confidential(folder: Path) -> list[str]:
 
     return sorted(
         path.relative_to(folder).as_posix() + "/" * os.path.isdir(path)
-        for path in _found(folder)
+        for path in _found(folder, packed)
         if not asked_for(path)
     )
 
@@ -94,20 +95,25 @@ def excludes(left_out: Sequence[str]) -> list[str]:
     return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path) for path in left_out]
 
 
-def _found(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+def _found(folder: Path, packed: bool, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """Yield what not to send. `above`: the real paths of the folders that a link was met in."""
     on_the_way = {str(folder): above | {os.path.realpath(folder)}}
     for here, folders, names in os.walk(folder):
         passed = on_the_way.pop(here)
         paths = [Path(here, name) for name in folders]
-        for path in paths:
-            if not path.is_symlink() and not os.access(path, os.R_OK | os.X_OK):
+        unreadable = {
+            path.name
+            for path in paths
+            if not path.is_symlink() and not os.access(path, os.R_OK | os.X_OK)
+        }
+        for path in (Path(here, name) for name in sorted(unreadable)):
+            if packed:
                 raise UserError(
                     f"{path}: this user may not read the folder, and what lies beside the code is"
                     " sent with it; change its permissions, move it, or name a folder with nothing"
                     " but the code in the specification's `working_dir`"
                 )
-        private = {
+        private = unreadable | {
             path.name for path in paths if {path.name.lower(), _target(path).name.lower()} & FOLDERS
         }
         yield from (Path(here, name) for name in private)
@@ -118,7 +124,7 @@ def _found(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
                 if str(_target(path)) in passed or _has_many(path):
                     yield path
                 else:
-                    yield from _found(path, passed)
+                    yield from _found(path, packed, passed)
         yield from (path for name in names if _is_private(path := Path(here, name)))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import socket
 import sys
@@ -22,6 +23,7 @@ from regrow.tasks.process import cgroup, disk, temporary
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses on which embedded servers listen."""
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_LOOPBACK_6 = re.compile(r"^\[?::1\]?(/128)?$")
 _LONGEST_SOCKET = 103 if sys.platform == "darwin" else 107
 """Most bytes of a Unix socket's path."""
 _BELOW = len("/ray/session_2026-11-22_13-43-00_123456_1234567/sockets/plasma_store.9")
@@ -55,16 +57,19 @@ LEAST_TASKS = 300
 
 
 def direct(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables with which requests to this machine bypass the proxy; empty if there is no
-    proxy.
+    """Return variables with which requests to this machine bypass the proxy; empty if no variable
+    is set that concerns one.
 
     Corporate machines have a proxy configured, often without an exception for loopback. Requests to
-    our own servers would go to it.
+    our own servers would go to it. The loopback of IPv6 is written without brackets and length, as
+    httpx, of which Prefect's client is made, takes it only so, even where no proxy is set.
     """
-    if not any(environment.get(name) or environment.get(name.upper()) for name in _PROXIES):
-        return {}
     before = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    hosts = [host for host in (part.strip() for part in before.split(",")) if host]
+    names = (*_PROXIES, "no_proxy")
+    if not any(environment.get(name) or environment.get(name.upper()) for name in names):
+        return {}
+    given = (_LOOPBACK_6.sub("::1", part.strip()) for part in before.split(","))
+    hosts = list(dict.fromkeys(host for host in given if host))
     if "*" in hosts:
         return {}
     hosts += [host for host in LOOPBACK if host not in hosts]

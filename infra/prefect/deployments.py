@@ -91,7 +91,7 @@ def connected(places: Places) -> Iterator[SyncPrefectClient]:
     """
     with (
         at_home(places),
-        servers.prefect_server(places.writable().prefect_home) as server,
+        servers.prefect_server(places.prepared().prefect_home) as server,
         within(server.environment()),
     ):
         from prefect import get_client

@@ -293,7 +293,7 @@ def configured_api_url() -> str | None:
     ).expanduser()
     places = {profiles: "api", **{Path(name): word for name, word in SETTINGS_FILES.items()}}
     try:
-        found = [file for file, word in places.items() if has_word(file, word)]
+        found = any(has_word(file, word) for file, word in places.items())
     except OSError as error:
         raise UserError(
             f"{error.filename} cannot be read ({error.strerror}), where Prefect has its settings"
@@ -306,7 +306,7 @@ def configured_api_url() -> str | None:
         return get_current_settings().api.url
     except Exception as error:  # from TOML, pydantic or Prefect
         why = " ".join(str(error).split())[:200]
-        files = " or ".join(str(file.absolute()) for file in found)
+        files = " or ".join(str(file.absolute()) for file in places if file.is_file())
         raise UserError(
             f"Prefect cannot read its settings in {files} ({why}); correct them, or move the file"
             " away"

@@ -20,6 +20,7 @@ from regrow.infra.prefect.server import (
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
+from regrow.tasks.process.variables import within
 
 QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
@@ -55,7 +56,10 @@ def own_home(places: Places) -> dict[str, str]:
 
 
 def refuse_settings(places: Places) -> None:
-    """Raise UserError if Prefect would read settings, which can run code, of a state root."""
+    """Raise UserError if Prefect would read settings, which can run code, of a state root, or its
+    client cannot be made with this process's proxies.
+    """
+    _refuse_proxies()
     try:
         here = Path.cwd()
     except OSError:  # the current folder was deleted
@@ -67,6 +71,28 @@ def refuse_settings(places: Places) -> None:
                 f"{file} is in the state root {places.root}, and Prefect would take its settings"
                 f" from there; {hint}"
             )
+
+
+def _refuse_proxies() -> None:
+    names = [
+        name
+        for name, value in sorted(os.environ.items())
+        if name.lower().endswith("_proxy") and value
+    ]
+    if not names:
+        return
+    import httpx  # 0.1 s
+
+    try:
+        with within(direct(os.environ)):
+            httpx.Client(verify=False).close()  # noqa: S501 - it sends nothing
+    except Exception as error:
+        # The error itself may show a part of a password.
+        raise UserError(
+            f"Prefect's client cannot be made with {' and '.join(names)}: httpx takes http://,"
+            " https://, socks5:// and socks5h:// for a proxy, and in NO_PROXY neither brackets nor"
+            " ranges of IPv6; correct one, or unset it"
+        ) from error
 
 
 def refused_setting(error: BaseException) -> str:

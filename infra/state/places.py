@@ -104,6 +104,13 @@ class Places:
 
     def writable(self) -> Places:
         """Check that the root can be written, and return this object. Raises UserError."""
+        self.storage.prove()
+        return self.prepared()
+
+    def prepared(self) -> Places:
+        """Create what is missing of the root and of the folder for this user's services, and return
+        this object. Raises UserError.
+        """
         service_files.make(self.storage, None if self.shared else self.folder)
         return self
 

@@ -4,7 +4,7 @@
 bucket, and on cluster machines, which share the state's folder, they are in a local folder:
 $REGROW_HOME/<bucket>-<hash of the URL>/, by default below $XDG_DATA_HOME/regrow
 (~/.local/share/regrow). The same holds for a user of a state root whose `.services` belongs to
-another user.
+another user, or who may not make one there.
 
 Several hosts may share a state root on one file system. The records of services (127.0.0.1, process
 ids) are valid on one host only, and their databases are made for one host. So the folder belongs to
@@ -51,8 +51,8 @@ def common(root: Root, beside: Path | None) -> Path:
     """Return the folder for the services of a root on all hosts. One folder per state root, even if
     two servers have buckets of the same name.
 
-    `beside`: the folder of the state, whose `.services` is used unless it is another user's. None:
-    other machines see the state too.
+    `beside`: the folder of the state, whose `.services` is used unless it is another user's, or can
+    only be made by one. None: other machines see the state too.
     """
     if beside is not None and not _is_another_users(inside := beside / ".services"):
         return inside
@@ -63,7 +63,8 @@ def common(root: Root, beside: Path | None) -> Path:
 
 def make(root: Root, beside: Path | None) -> None:
     """Create the root and the folder for this host's services. Raises UserError."""
-    root.prove()
+    if beside is None or not beside.exists():
+        root.prove()
     services = common(root, beside)
     try:
         private_files.folder(services)
@@ -75,8 +76,12 @@ def make(root: Root, beside: Path | None) -> None:
         # Without a name of its own: several threads and processes may begin at once.
         tempfile.TemporaryFile(dir=services).close()
     except OSError as error:
-        is_inside = beside is not None and services.parent == beside
-        raise unusable(root.url if is_inside else services, "written", error) from error
+        if beside is not None and services.is_relative_to(beside):
+            raise unusable(root.url, "written", error) from error
+        raise UserError(
+            f"{services}, where Prefect and MLflow would keep their files, cannot be written"
+            f" ({error.strerror}); name another folder in REGROW_HOME"
+        ) from error
 
 
 def _check_length(services: Path) -> None:
@@ -100,9 +105,13 @@ def home() -> Path:
 
 
 def _is_another_users(folder: Path) -> bool:
-    """Return whether the folder belongs to another user, who may have written anything there."""
+    """Return whether the folder belongs to another user, who may have written anything there, or
+    only another user may make it.
+    """
     try:
         return folder.stat().st_uid != os.getuid()
+    except FileNotFoundError:
+        return folder.parent.is_dir() and not os.access(folder.parent, os.W_OK)
     except OSError:
         return False
 

@@ -154,7 +154,7 @@ def _fetch(store: Store, file: _File, folder: Path) -> None:
 
 def _names(folder: Path) -> Iterator[str]:
     """Yield the paths of the files below a folder, the sources first."""
-    left_out = confidential(folder)
+    left_out = confidential(folder, packed=False)
     names = _tracked(folder)
     if names is None:
         names = [path.relative_to(folder).as_posix() for path in walk(folder) if path is not None]

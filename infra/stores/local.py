@@ -61,21 +61,31 @@ class LocalRoot:
         return LocalStore(self._folder / experiment)
 
     def experiments(self, known: Collection[str] = ()) -> list[str]:
-        # A driver that was killed before its first write leaves an empty log folder: there is
-        # nothing to resume.
+        found = []
+        for path in self._entries():
+            # Another user's: `.services`, or an experiment that is private to one of a team.
+            with suppress(PermissionError):
+                if _is_begun(path):
+                    found.append(path.name)
+        return sorted(found)
+
+    def has(self, experiment: str) -> bool:
+        path = next((one for one in self._entries() if one.name == experiment), None)
         try:
-            return sorted(
-                p.name
-                for p in self._folder.iterdir()
-                if (p / "log").is_dir() and any((p / "log").iterdir())
-            )
+            return path is not None and _is_begun(path)
+        except PermissionError as error:
+            raise UserError(
+                f"experiment {experiment!r} in {self._folder} cannot be read ({error.strerror});"
+                f" its owner can change that, for example by `chmod -R g+rX {path}`"
+            ) from error
+
+    def _entries(self) -> list[Path]:
+        try:
+            return list(self._folder.iterdir())
         except FileNotFoundError:
             return []
         except OSError as error:
             raise unusable(self._folder, "read", error) from error
-
-    def has(self, experiment: str) -> bool:
-        return experiment in self.experiments()
 
     def size(self, experiment: str) -> tuple[int, int]:
         count = size = 0
@@ -89,8 +99,24 @@ class LocalRoot:
         """See Root. A root that exists keeps its permissions, as a team may share it on purpose."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not os.access(self._folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise unusable(self._folder, "written", error) from error
+
+
+def _is_begun(folder: Path) -> bool:
+    """Return whether the folder is an experiment's. A driver that was killed before its first write
+    leaves an empty log folder: there is nothing to resume. Raises PermissionError.
+    """
+    try:
+        return bool(os.listdir(folder / "log"))
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+            return False
+        if isinstance(error, PermissionError):
+            raise
+        raise unusable(folder, "read", error) from error
 
 
 def _resolved(url: str) -> Path:

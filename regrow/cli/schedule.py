@@ -156,12 +156,12 @@ def _make(spec: Spec, places: Places, file: Path) -> None:
         "state": places.root,
         "when": when.model_dump(mode="json", exclude_none=True, exclude=set(_TIMES)),
     }
-    with deployments.connected(places) as client:
+    with deployments.connected(places.writable()) as client:
         from regrow.flows.run import run
 
         if when.after is not None:
             _check_circle(spec.name, when.after, deployments.listed(client, places.root))
-        secret = hooks.make(places.writable(), spec.name) if when.hook else None
+        secret = hooks.make(places, spec.name) if when.hook else None
         form = run.parameters.model_dump_for_openapi()
         words = (
             f"`regrow schedule` made it of `{file.resolve()}`. Each run: {_runs(when, spec)}.\n\n"

@@ -64,7 +64,7 @@ def ui(
     history = replay(places.known(name), name) if name is not None else None
     check(places.mlflow_uri, 5.0)
     with (
-        prefect_server.prefect_server(places.writable().prefect_home, port=prefect_port) as prefect,
+        prefect_server.prefect_server(places.prepared().prefect_home, port=prefect_port) as prefect,
         mlflow_ui(
             places.mlflow_uri, places.mlflow_artifacts, services=places.services, port=mlflow_port
         ) as mlflow_url,
@@ -115,7 +115,7 @@ def _open(places: Places, *pages: str) -> None:
     import webbrowser
 
     for number, address in enumerate(pages):
-        file = places.writable().services / f"open-{number}.html"
+        file = places.prepared().services / f"open-{number}.html"
         to = html.escape(address)
         page = f'<!doctype html><meta http-equiv="refresh" content="0;url={to}">'
         private_files.replace(file, page)

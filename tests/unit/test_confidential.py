@@ -146,6 +146,7 @@ def test_what_this_user_may_not_read_is_named_before_ray_fails_at_it(name: str) 
     code = (
         "import os, sys; from pathlib import Path; from regrow.infra.machine.confidential import confidential;"
         "os.getuid() or os.setuid(65534);"  # root may read everything
+        "print(confidential(Path(sys.argv[1]), packed=False), flush=True);"
         "print(confidential(Path(sys.argv[1])))"
     )
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
@@ -161,6 +162,7 @@ def test_what_this_user_may_not_read_is_named_before_ray_fails_at_it(name: str) 
             [sys.executable, "-c", code, made], capture_output=True, text=True, check=False
         )
     if theirs.suffix:
-        assert done.stdout == "['theirs.csv']\n", done.stderr
+        assert done.stdout == "['theirs.csv']\n" * 2, done.stderr
     else:
+        assert done.stdout == f"['{name}/']\n", "a snapshot leaves it out"
         assert f"UserError: {theirs}: this user may not read the folder" in done.stderr

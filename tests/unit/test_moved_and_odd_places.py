@@ -293,3 +293,14 @@ def test_settings_that_prefect_cannot_read_are_told_with_their_file(
     )
     assert f"Prefect cannot read its settings in {file} (" in done.stdout
     assert done.stdout.startswith("UserError(")
+    file.unlink()
+    (tmp_path / ".env").write_text("PREFECT_API_KEY=x\n")
+    (tmp_path / "prefect.toml").write_text("logging = 3\n")  # the one that is wrong
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    assert f"in {tmp_path / 'prefect.toml'} or {tmp_path / '.env'} (" in done.stdout

@@ -58,6 +58,37 @@ def test_the_users_own_exceptions_stay() -> None:
     assert found["no_proxy"] == found["NO_PROXY"] == "intern.example,127.0.0.1,localhost,::1"
 
 
+@pytest.mark.parametrize("loopback", ["[::1]", "::1/128", "[::1]/128", "::1"])
+def test_the_loopback_of_ipv6_is_written_as_prefects_client_takes_it(
+    loopback: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = {"NO_PROXY": f"10.0.0.0/8,{loopback}"}
+    for variable, value in {**given, **direct(given)}.items():
+        monkeypatch.setenv(variable, value)
+    assert os.environ["no_proxy"] == "10.0.0.0/8,::1,127.0.0.1,localhost"
+    settings.refuse_settings(Places.at(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "socks4://u:secret@h:1"),
+        ("https_proxy", "http://u:se#cret@h"),
+        ("NO_PROXY", "fd00::/8"),
+    ],
+)
+def test_a_proxy_that_prefects_client_does_not_take_is_named(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")  # which it takes
+    settings.refuse_settings(Places.at(str(tmp_path)))
+    monkeypatch.delenv("ALL_PROXY")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=f"cannot be made with {name}: httpx takes") as told:
+        settings.refuse_settings(Places.at(str(tmp_path)))
+    assert "secret" not in str(told.value)
+
+
 def test_nothing_is_set_without_a_proxy_or_where_none_is_used_for_anything() -> None:
     assert (
         direct({})

@@ -1,0 +1,83 @@
+"""A state root that several users share, as a team does, or that this user may only read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regrow.infra.stores.local import LocalStore
+
+LOOKS = """
+import os, sys
+from regrow.infra.state.places import Places
+from regrow.tasks.errors import UserError
+places = Places.at(sys.argv[1])
+os.getuid() or os.setuid(65534)  # root may read everything
+print(places.experiments(), places.storage.has("ours"), places.storage.has("none"))
+for ask in (lambda: places.known("mine"), places.writable):
+    try:
+        print(ask())
+    except UserError as error:
+        print(error)
+print(places.prepared().services.relative_to(os.environ["REGROW_HOME"]).parent)
+os.environ["REGROW_HOME"] = "/nowhere"
+try:
+    places.prepared()
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """The root of another user, with what is that user's alone."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        folder = Path(made) / "state"
+        for name in ("ours", "mine"):
+            LocalStore(folder / name).create("log/1", b"")
+        for path in (folder.parent, folder, folder / "ours", folder / "ours" / "log"):
+            path.chmod(0o755)
+        (folder.parent / "home").mkdir()
+        (folder.parent / "home").chmod(0o777)
+        (folder / "mine").chmod(0)
+        yield folder
+        for path in (folder, folder / "mine"):
+            path.chmod(0o700)
+
+
+@pytest.mark.parametrize("services", ["another user's", "none"])
+def test_another_user_sees_what_is_readable_and_is_told_the_rest(root: Path, services: str) -> None:
+    if services != "none":
+        (root / ".services").mkdir(mode=0o700 if os.getuid() == 0 else 0)
+    if os.getuid():
+        root.chmod(0o555)
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKS, root],
+        env={**os.environ, "REGROW_HOME": str(root.parent / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    looks, mine, writing, *rest = done.stdout.splitlines() or [done.stderr]
+    assert looks == "['ours'] True False"
+    assert mine == (
+        f"experiment 'mine' in {root} cannot be read (Permission denied); its owner can change"
+        f" that, for example by `chmod -R g+rX {root / 'mine'}`"
+    )
+    assert writing == (
+        f"the state root {root} cannot be written (Permission denied); choose another with --state"
+        " or REGROW_STATE"
+    )
+    if os.getuid() == 0 or services == "none":
+        assert rest[0] == ".", "its own services are elsewhere"
+        assert rest[1].startswith("/nowhere/folder-")
+        assert rest[1].endswith(
+            ", where Prefect and MLflow would keep their files, cannot be written (Permission"
+            " denied); name another folder in REGROW_HOME"
+        )
