@@ -58,11 +58,10 @@ def confidential(folder: Path, *, packed: bool = True) -> list[str]:
     """Return what not to send of a folder, and what this user may not read: relative paths; those
     of folders end with `/`.
 
-    Also of the folders that links in it lead to, as packers follow them; the links that lead to a
-    folder above, which they would follow again and again; and those that lead to more than
-    MOST_LINKED files.
-    `packed`: for Ray's packer, which cannot leave out a folder that this user may not read: that
-    raises UserError.
+    `packed`: for packers, which follow links: also of the folders that links in it lead to; the
+    links that lead to a folder above, which they would follow again and again; and those that lead
+    to more than MOST_LINKED files. Raises UserError then for a folder that this user may not read:
+    Ray's packer cannot leave it out.
     """
     wanted = included()
 
@@ -120,7 +119,7 @@ def _found(folder: Path, packed: bool, above: frozenset[str] = frozenset()) -> I
         folders[:] = sorted({*folders} - private - NEVER)
         for path in (Path(here, name) for name in folders):
             on_the_way[str(path)] = passed | {os.path.realpath(path)}
-            if path.is_symlink():
+            if packed and path.is_symlink():
                 if str(_target(path)) in passed or _has_many(path):
                     yield path
                 else:
