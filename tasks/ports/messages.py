@@ -77,11 +77,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         avoid_spot, clones, width, market: see Started.
         needs: resources of the attempt's slots.
         step: last step that the trial did. A cloned checkpoint becomes the checkpoint of this step.
-        values: objective at the steps done so far, if the job has an `ending`.
+        values: objective at the steps done so far, if `stop.trial` watches it.
         times: these steps as decisions count them, if the job has a `clock`.
         ran: seconds that earlier attempts ran.
         suggested: values that a define-by-run trial has requested, by parameter.
-        every_seconds: seconds between two checkpoints, instead of the job's; None: the job's.
+        every_seconds: seconds between two checkpoints; None: as in the specification.
         attributes: that a define-by-run trial begins with.
         story: why there is another attempt, for people; empty for the first.
 
