@@ -249,7 +249,7 @@ def test_the_report_and_the_page_have_headings_and_the_whole_names() -> None:
     shown = page.table(history, TableQuery())
     assert [name for name, _ in shown["parameters"]] == PARAMETERS
     assert [shown["metric"], *(name for name, _ in shown["metrics"])] == METRICS
-    assert len(shown["groups"][0].rows[0]["metrics"]) == 11
+    assert len(shown["groups"][0]["rows"][0]["metrics"]) == 11
 
 
 def test_the_report_and_the_page_count_what_has_no_column() -> None:
