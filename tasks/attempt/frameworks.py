@@ -58,10 +58,10 @@ class Framework(Protocol):
         ...
 
 
-def of_key(holder: Spec | Job) -> Framework | None:
-    """Return the library whose key a specification, or its job, has; None for no such key."""
+def of_key(spec: Spec) -> Framework | None:
+    """Return the library whose key a specification has; None for no such key."""
     for point in entry_points(group=GROUP):
-        if getattr(holder, point.name, None) is not None:
+        if getattr(spec, point.name, None) is not None:
             found: Framework = point.load()()
             return found
     return None
@@ -93,7 +93,7 @@ def of_object(found: Any) -> Iterator[Framework]:
 
 def trainable(job: Job, found: Any) -> Callable[[Trial], object] | None:
     """Return the function that trains a library's object, or None. Raises SpecError, UserError."""
-    known = of_key(job) if found is None else None
+    known = of_key(job.spec) if found is None else None
     for framework in of_object(found) if known is None else (known,):
         if (function := framework.trainable(job, found)) is not None:
             return function

@@ -20,7 +20,7 @@ from regrow.tasks.ports.messages import Assignment, Job, RecordsAway, Shared
 from regrow.tasks.ports.ranks import AttemptVerdict, GroupBroken, RankFailed
 from regrow.tasks.ports.store import Store, StoreError
 from regrow.tasks.process import gpu_memory
-from regrow.tasks.process.restored import limits_kept, restored
+from regrow.tasks.process.restored import restored
 from regrow.tasks.program.command import CommandFailed, run_command
 from regrow.tasks.trial.trial import Trial, TrialEnd
 
@@ -101,8 +101,7 @@ def _run(
 ) -> AttemptVerdict | None:
     spec, share = job.spec, job.spec.resources.gpu_share
     try:
-        script = as_a_script(spec.trainable, job.folder)
-        with _undressed(), own, running(trial), script, limits_kept():
+        with _undressed(), own, running(trial), as_a_script(spec.trainable, job.folder):
             if share is not None:
                 gpu_memory.announce(share)
             function: Callable[[Trial], object] = load(job, store)

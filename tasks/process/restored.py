@@ -8,9 +8,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -34,8 +33,6 @@ _LIMITS = (
     resource.RLIMIT_FSIZE,
     resource.RLIMIT_CPU,
 )
-_FEWEST_FILES = 256
-_SPARE_BYTES = 1 << 30
 _CALLED = (
     "builtins",
     "contextlib",
@@ -128,58 +125,10 @@ def _put_back(modules: dict[str, ModuleType], functions: list[tuple[ModuleType, 
             CHANGED.set()
     for module, before in functions:
         now = vars(module)
-        if now == before:
-            continue
         for name, value in before.items():
             if name[0] != "_" and callable(value) and now.get(name) is not value:
                 now[name] = value
                 CHANGED.set()
-
-
-@contextmanager
-def limits_kept() -> Iterator[None]:
-    """Within the block, refuse limits of resources with which this process, which reports and saves
-    for the trainable, would wait forever: raises ValueError in the trainable.
-    """
-    lower, process = resource.setrlimit, os.getpid()
-
-    def checked(which: int, limits: tuple[int, int]) -> None:
-        least = _LEAST[which]() if which in _LEAST and os.getpid() == process else 0
-        if 0 <= limits[0] < least:
-            name = next(name for name, value in vars(resource).items() if value == which)
-            raise ValueError(
-                f"the trainable lowers {name} to {limits[0]:,} for its whole process, which also"
-                f" reports and saves, and needs {least:,}: lower it in a process that it starts"
-            )
-        lower(which, limits)
-
-    resource.setrlimit = checked
-    try:
-        yield
-    finally:
-        resource.setrlimit = lower
-
-
-def _memory(field: int) -> Callable[[], int]:
-    """Return a function that returns how much memory this process needs, by a field of statm."""
-
-    def needed() -> int:
-        try:
-            pages = int(Path("/proc/self/statm").read_text().split()[field])
-        except OSError:  # no Linux
-            return 0
-        return pages * resource.getpagesize() + _SPARE_BYTES
-
-    return needed
-
-
-_LEAST: dict[int, Callable[[], int]] = {
-    resource.RLIMIT_NOFILE: lambda: _FEWEST_FILES,
-    resource.RLIMIT_AS: _memory(0),
-    resource.RLIMIT_DATA: _memory(5),
-    resource.RLIMIT_FSIZE: lambda: _SPARE_BYTES,
-}
-"""The least that a trainable may lower a limit to."""
 
 
 def _folder() -> str | None:

@@ -70,28 +70,3 @@ def test_the_next_attempt_finds_its_process_as_it_was(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory in use is read from /proc")
-@pytest.mark.parametrize("name", ["NOFILE", "AS", "DATA", "FSIZE"])
-def test_a_limit_with_which_the_process_would_hang_is_refused(name: str) -> None:
-    code = f"""
-import os, resource
-from regrow.tasks.process.restored import limits_kept
-before = resource.getrlimit(resource.RLIMIT_{name})
-with limits_kept():
-    resource.setrlimit(resource.RLIMIT_{name}, (1 << 60 if before[1] < 0 else before[1], before[1]))
-    try:
-        resource.setrlimit(resource.RLIMIT_{name}, (20, before[1]))
-    except ValueError as error:
-        print(error)
-    if os.fork() == 0:
-        resource.setrlimit(resource.RLIMIT_{name}, (200, before[1]))
-        os._exit(0)
-    assert os.wait()[1] == 0
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"the trainable lowers RLIMIT_{name} to 20 for its whole process")
