@@ -62,6 +62,8 @@ def confidential(folder: Path, *, packed: bool = True) -> list[str]:
     links that lead to a folder above, which they would follow again and again; and those that lead
     to more than MOST_LINKED files. Raises UserError then for a folder that this user may not read:
     Ray's packer cannot leave it out.
+
+    What the user includes is left out of the result, but for links to a folder above.
     """
     wanted = included()
 
@@ -75,7 +77,7 @@ def confidential(folder: Path, *, packed: bool = True) -> list[str]:
     return sorted(
         path.relative_to(folder).as_posix() + "/" * os.path.isdir(path)
         for path in _found(folder, packed)
-        if not asked_for(path)
+        if _leads_above(path) or not asked_for(path)
     )
 
 
@@ -83,8 +85,8 @@ def warning(left_out: Sequence[str]) -> str:
     """Return the message about what was left out."""
     more = f" and {len(left_out) - _TOLD} more" if len(left_out) > _TOLD else ""
     return (
-        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above or"
-        " to much data:"
+        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above"
+        " (never sent) or to much data:"
         f" {', '.join(left_out[:_TOLD])}{more}; --include PATTERN (or {INCLUDE}) sends them"
     )
 
@@ -94,11 +96,8 @@ def excludes(left_out: Sequence[str]) -> list[str]:
     return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path) for path in left_out]
 
 
-def _found(folder: Path, packed: bool, above: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Yield what not to send. `above`: the real paths of the folders that a link was met in."""
-    on_the_way = {str(folder): above | {os.path.realpath(folder)}}
+def _found(folder: Path, packed: bool) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
-        passed = on_the_way.pop(here)
         paths = [Path(here, name) for name in folders]
         unreadable = {
             path.name
@@ -118,13 +117,20 @@ def _found(folder: Path, packed: bool, above: frozenset[str] = frozenset()) -> I
         yield from (Path(here, name) for name in private)
         folders[:] = sorted({*folders} - private - NEVER)
         for path in (Path(here, name) for name in folders):
-            on_the_way[str(path)] = passed | {os.path.realpath(path)}
             if packed and path.is_symlink():
-                if str(_target(path)) in passed or _has_many(path):
+                if _leads_above(path) or _has_many(path):
                     yield path
                 else:
-                    yield from _found(path, packed, passed)
+                    yield from _found(path, packed)
         yield from (path for name in names if _is_private(path := Path(here, name)))
+
+
+def _leads_above(path: Path) -> bool:
+    """Return whether a link leads to a folder that it lies in, itself or by another link."""
+    if not path.is_symlink():
+        return False
+    target = os.path.realpath(path)
+    return any(os.path.realpath(folder) == target for folder in path.absolute().parents)
 
 
 def _has_many(folder: Path) -> bool:

@@ -86,8 +86,8 @@ def folder(tmp_path: Path) -> Path:
 def test_keys_and_passwords_are_left_out_and_code_is_not(folder: Path) -> None:
     assert confidential(folder) == sorted(PRIVATE)
     assert warning(confidential(folder)).startswith(
-        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above or"
-        " to much data:"
+        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above"
+        " (never sent) or to much data:"
         " .SSH/, .aws/, .env,"
     )
 
@@ -133,6 +133,8 @@ def test_ray_packs_no_key_of_a_linked_folder_and_follows_no_link_to_a_folder_abo
     with zipfile.ZipFile(tmp_path / "made.zip") as packed:
         sent = {name for name in packed.namelist() if not name.endswith("/")}
         assert sent == {"code/train.py", "common/common.py"}
+    monkeypatch.setenv(confidential_module.INCLUDE, "*")
+    assert confidential(project) == ["code/up/", "common/back/"], "it would not end"
 
 
 def test_what_is_asked_for_is_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

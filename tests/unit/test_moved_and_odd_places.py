@@ -284,23 +284,20 @@ def test_settings_that_prefect_cannot_read_are_told_with_their_file(
     monkeypatch.setenv("PREFECT_PROFILES_PATH", str(file))
     monkeypatch.chdir(tmp_path)
     code = "from regrow.infra.prefect.server import configured_api_url as asked\ntry: asked()\nexcept Exception as e: print(repr(e))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    assert f"Prefect cannot read its settings in {file} (" in done.stdout
-    assert done.stdout.startswith("UserError(")
+
+    def asked() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=dict(os.environ),
+        ).stdout
+
+    told = asked()
+    assert f"Prefect cannot read its settings in {file} (" in told
+    assert told.startswith("UserError(")
     file.unlink()
     (tmp_path / ".env").write_text("PREFECT_API_KEY=x\n")
     (tmp_path / "prefect.toml").write_text("logging = 3\n")  # the one that is wrong
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    assert f"in {tmp_path / 'prefect.toml'} or {tmp_path / '.env'} (" in done.stdout
+    assert f"in {tmp_path / 'prefect.toml'} or {tmp_path / '.env'} (" in asked()

@@ -70,8 +70,8 @@ def test_a_machine_gets_the_project_without_secrets_and_the_values_in_a_file_of_
     assert names == {"run.sh", ".gitignore", "small.bin", "lib/a[1].py"}
     (line,) = said
     assert line.startswith(
-        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above or"
-        " to much data:"
+        "not sent, as they may hold keys or passwords, cannot be read, or lead to a folder above"
+        " (never sent) or to much data:"
         " .env; --include"
     )
     shell = 'set -a; . "$0"; exec "$@"'
