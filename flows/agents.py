@@ -44,7 +44,7 @@ _SHOWN = 12
 """Lines of an agent's output that are shown if the agents end before the experiment."""
 
 
-class Gone(UserError):
+class AgentsGone(UserError):
     """No agent is there any more, and the experiment has not ended."""
 
 
@@ -218,7 +218,7 @@ def in_words(agents: Sequence[Agent]) -> str:
 
 
 @dataclass(slots=True)
-class Watch:
+class RunnerWatch:
     """Who runs an experiment, for its live view. `submission`: None: nobody, as it is over.
 
     The engine is asked in another thread, since a machine that is off takes seconds to not answer,
@@ -234,7 +234,7 @@ class Watch:
     _missing: bool = False
     _status: str = ""
     _failed: str = ""
-    _gone: Gone | None = field(default=None, init=False)
+    _gone: AgentsGone | None = field(default=None, init=False)
 
     def log_grew(self) -> None:
         """Take note that the log has grown."""
@@ -265,7 +265,7 @@ class Watch:
             if any(one.there for one in agents):
                 self._missing = False
             elif self._missing:
-                self._gone = Gone(self._last_words(submission))
+                self._gone = AgentsGone(self._final_output(submission))
             else:
                 # The log may tell the end a moment later than the engine.
                 self._missing = True
@@ -277,7 +277,7 @@ class Watch:
         except RegrowError as error:
             self._status = f"{place} does not answer: {error}"
 
-    def _last_words(self, submission: Submission) -> str:
+    def _final_output(self, submission: Submission) -> str:
         """Return what is known of agents that have ended."""
         outputs = self.run.engine.outputs(submission)
         summary = (

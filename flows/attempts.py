@@ -47,14 +47,14 @@ and message of the loss in case it had not ended. Returns whether the trial gets
 """
 
 
-class TriedAgain(Exception):
+class AttemptRepeated(Exception):
     """An attempt ended or was lost, and its trial gets another one: raised for Prefect's engine,
     which retries the task run.
     """
 
 
 def _is_tried_again(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
-    return isinstance(state.data, TriedAgain)
+    return isinstance(state.data, AttemptRepeated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,9 @@ class Attempts:
         lease = assignment.trial, assignment.attempt
         if lease not in self._submitted:
             self._submitted.add(lease)
-            self._runner.call(self._hand_over, _Submission(assignment=assignment, avoid=avoid))
+            self._runner.call(
+                self._take_submission, _Submission(assignment=assignment, avoid=avoid)
+            )
 
     def forget(self, trial: int, attempt: int) -> None:
         """Stop waiting for an attempt that was given up, and kill it if it can be reached."""
@@ -168,7 +170,7 @@ class Attempts:
 
     # ---- in the runner's loop
 
-    def _hand_over(self, order: _Submission) -> None:
+    def _take_submission(self, order: _Submission) -> None:
         trial = order.assignment.trial
         run = self._runs.setdefault(trial, _TrialRun(id=task_run_id(self._experiment_id, trial)))
         run.orders.append(order)
@@ -213,7 +215,7 @@ class Attempts:
             state: State[Any] = Pending(message=settings(assignment.config), state_details=details)
             task_run = self._new(run, assignment)
         else:
-            state = AwaitingRetry(message=assignment.story)
+            state = AwaitingRetry(message=assignment.explanation)
         _tag(task_run, task_tags(assignment.trial, assignment.attempt))
         _set_state(task_run, state)
         return task_run
@@ -249,7 +251,7 @@ class Attempts:
     async def _body(self, trial: int) -> State[Any]:
         try:
             return await self._trial(trial)
-        except TriedAgain:
+        except AttemptRepeated:
             raise
         except Exception as error:
             self._bug = error
@@ -264,10 +266,12 @@ class Attempts:
         lease, name = (trial, order.assignment.attempt), str(run.id)
         assert run.task_run is not None
         _tag(run.task_run, task_tags(*lease))
-        if order.assignment.story:
-            self._logs.say(name, f"trial {trial}, attempt {lease[1]}: {order.assignment.story}")
+        if order.assignment.explanation:
+            self._logs.say(
+                name, f"trial {trial}, attempt {lease[1]}: {order.assignment.explanation}"
+            )
             if run.task_run.state_name == "Retrying":  # it has waited for its turn
-                _set_state(run.task_run, Running(message=order.assignment.story))
+                _set_state(run.task_run, Running(message=order.assignment.explanation))
         carried: ExecutionResult | None = None
         cause: Cause = "infrastructure"
         message = "its task run ended without telling how"  # used only if nothing else is known
@@ -280,7 +284,7 @@ class Attempts:
         goes_on = await self._until(self._lost(name, *lease, cause, message))
         if carried is None or carried.fenced:
             if goes_on:
-                raise TriedAgain(message)
+                raise AttemptRepeated(message)
             return Failed(message=f"trial {trial}, attempt {lease[1]}: {message}")
         self._show_results(run, carried)
         if (
@@ -288,7 +292,7 @@ class Attempts:
             and len(carried.finished) == 1
             and carried.finished[0].ended.outcome in ("failed", "preempted")
         ):
-            raise TriedAgain(_line(carried.finished[0]))
+            raise AttemptRepeated(_line(carried.finished[0]))
         return _state(carried.finished)
 
     async def _next(self, run: _TrialRun) -> _Submission | None:

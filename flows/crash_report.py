@@ -97,18 +97,18 @@ def deliver_in_background(places: Places) -> list[subprocess.Popen[bytes]]:
 
     Costs one listing of a folder; returns the started processes.
     """
-    folder, telling = places.services / "unfinished", []
+    folder, lines = places.services / "unfinished", []
     with suppress(OSError):
         for name in os.listdir(folder):
             if not runs_here(places, name):
                 null = subprocess.DEVNULL
                 command = _command(places, name)
-                telling.append(
+                lines.append(
                     subprocess.Popen(
                         command, stdin=null, stdout=null, stderr=null, start_new_session=True
                     )
                 )
-    return telling
+    return lines
 
 
 def _marker(places: Places, name: str) -> Path:

@@ -58,7 +58,7 @@ def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
     return client.read_flow_run(flow_run_id)
 
 
-def over_a_pause(ended: State[None], status: Status) -> State[None]:
+def final_state(ended: State[None], status: Status) -> State[None]:
     """Return the state in which the flow run ends, unless it was paused in Prefect, or cancelled
     too late to change anything.
 

@@ -10,7 +10,7 @@ from regrow.search.events import Place
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalHost:
     """It gives no notices, and signals keep the behaviour that the process has. `name`: of its
     node.
     """

@@ -22,7 +22,7 @@ from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.flows.crash_report import hand_to_guard
-from regrow.flows.here import Here
+from regrow.flows.here import LocalHost
 from regrow.infra.log.log import Superseded
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import Prepared, prepare, take_stop_requests
@@ -44,7 +44,7 @@ WIDEST = MOST_STEPS
 """Trials that may run at a time: as many as the caller asks for."""
 
 
-class _AtOnce(ThreadPoolExecutor):
+class _CallerThreadExecutor(ThreadPoolExecutor):
     """Runs what is submitted in the caller's thread: while Python ends, none starts any more."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -57,7 +57,7 @@ class _AtOnce(ThreadPoolExecutor):
         return done
 
 
-class Inline:
+class InlineSession:
     """A session of this process. A CoordinatorClient of its attempts."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Inline:
         self._ended = ExitStack()
         self._ended.enter_context(driving(places, self._name))
         self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(_AtOnce())
+        self._loop.set_default_executor(_CallerThreadExecutor())
         self._thread = background.start(self._loop.run_forever, name="inline")
         libraries = ("regrow", "optuna", "numpy")
         opening = SessionOpening(
@@ -204,8 +204,10 @@ def run_inline(
     if prepared.nothing_left:
         return
     ours = prepared.spec.model_copy(update={"trainable": f"{__name__}:given"})
-    inline = Inline(places, prepared, trials=prepared.trials, slots=1, hold=hold, given=given)
-    job, host = Job.of(ours, folder=None), Here(socket.gethostname())
+    inline = InlineSession(
+        places, prepared, trials=prepared.trials, slots=1, hold=hold, given=given
+    )
+    job, host = Job.of(ours, folder=None), LocalHost(socket.gethostname())
     shared = Shared(job=job, coordinator=inline, store=prepared.store, host=host)
     _given.append(given)
     hand_to_guard(places, name)

@@ -128,7 +128,7 @@ class Interrupts:
         """
         return until(lambda: self.begun is not None, seconds=seconds)
 
-    def see_to_it(self) -> None:
+    def end_if_overdue(self) -> None:
         """End the process if it has to end and does not. Runs in a thread until `over`."""
         timeout, count = None, 0
         while True:
@@ -170,7 +170,7 @@ def interrupts(agent: str = "") -> Iterator[Interrupts]:
     check()
     caught = Interrupts(agent)
     _open.append(caught)
-    background.start(caught.see_to_it, name="interrupts")
+    background.start(caught.end_if_overdue, name="interrupts")
     try:
         with handling(caught.handlers):
             yield caught

@@ -39,7 +39,7 @@ NEAR_SECONDS = 0.2
 """Seconds between two checks of a folder on this machine."""
 
 
-class Overtaken(UserError):
+class OtherDriver(UserError):
     """Another driver runs the experiment now."""
 
 
@@ -108,7 +108,7 @@ class Loop:
         if instructions.overdue and not self.abandoned:
             self._give_up("money or time was over before it had saved")
         if instructions.superseded:
-            raise Overtaken("another process took this experiment over; this one stops")
+            raise OtherDriver("another process took this experiment over; this one stops")
         return instructions.finished
 
     def _handle_interrupts(self) -> None:

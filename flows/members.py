@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from regrow.flows.coordinator.present import NODE_LOST, Present
+from regrow.flows.coordinator.present import NODE_LOST, PresentAgents
 from regrow.infra.ray.labels import AGENT_LABEL, ENDS_LABEL, MARKET_LABEL
 from regrow.infra.ray.nodes import Nodes
 from regrow.infra.state.agents import LEASE_SECONDS, Agents
@@ -33,9 +33,9 @@ class Members:
         self._there: dict[str, Joined] = {}
         self._missing: dict[str, float] = {}
         """Since when an agent has no node, if it is not known why (monotonic seconds)."""
-        self._present = Present(nodes=(), left={})
+        self._present = PresentAgents(nodes=(), left={})
 
-    def present(self) -> Present:
+    def present(self) -> PresentAgents:
         """Return who is there, as last seen."""
         return self._present
 
@@ -53,7 +53,7 @@ class Members:
                 gone = {name: why for name, why in self._gone(now) if name not in there}
                 left |= gone
         self._there |= there
-        self._present = Present(nodes=tuple(there.values()), left=left)
+        self._present = PresentAgents(nodes=tuple(there.values()), left=left)
 
     def _gone(self, now: float) -> Iterator[tuple[str, str]]:
         """Yield the agents that have left or are lost, and why. One whose node is gone may be about

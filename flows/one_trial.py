@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regrow.flows.here import Here
+from regrow.flows.here import LocalHost
 from regrow.infra.mlflow.in_trial import discard_mlflow_calls
 from regrow.infra.ray.joining import environment, join
 from regrow.infra.stores.local import LocalStore
@@ -95,7 +95,7 @@ class OneTrial:
         # distributed training runs as a group of one here
         group = alone() if spec.resources.ranked else {}
         with within(environment(spec) | group), discard_mlflow_calls():
-            shared = Shared(job=job, coordinator=self, store=self.store, host=Here("here"))
+            shared = Shared(job=job, coordinator=self, store=self.store, host=LocalHost("here"))
             return run_attempt(shared, assignment, task_run="", carry_on=lambda: False).ended
 
     def report(self, progress: Progress) -> Reply:

@@ -14,11 +14,11 @@ from prefect.settings import get_current_settings
 from regrow.flows import crash_report
 from regrow.flows.closing import cut_short, state_of
 from regrow.flows.conduct import conduct
-from regrow.flows.flow_run import TakenOver, over_a_pause, this_flow_run
+from regrow.flows.flow_run import TakenOver, final_state, this_flow_run
 from regrow.flows.interrupts import Interrupts, interrupts
-from regrow.flows.loop import Overtaken
+from regrow.flows.loop import OtherDriver
 from regrow.flows.recurring import Resolved, resolved
-from regrow.flows.session import SESSION, Session, handed_over
+from regrow.flows.session import SESSION, Session, current_session
 from regrow.infra.prefect.task_runner import OffloadTaskRunner
 from regrow.infra.ray import cluster
 from regrow.infra.ray.joining import join
@@ -64,7 +64,7 @@ def run(
     if get_current_settings().api.url is None:
         raise UserError("PREFECT_API_URL is not set; `regrow run` starts a server by itself")
     flow_run = this_flow_run().id
-    session = handed_over(flow_run)
+    session = current_session(flow_run)
     if session is None:
         places = Places.at(state).writable()
         with get_client(sync_client=True) as client:
@@ -131,8 +131,8 @@ def _driven(session: Session) -> State[None]:
                 try:
                     with crash_report.prepare(session.places, session.name):
                         status, history = conduct(session, ray_cluster, asked)
-                    return over_a_pause(state_of(status, history), status)
-                except Overtaken as error:
+                    return final_state(state_of(status, history), status)
+                except OtherDriver as error:
                     raise TakenOver(str(error)) from None
                 except Exception as error:
                     if cluster.lost() is None and not isinstance(error, cluster.ClusterLost):

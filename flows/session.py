@@ -127,7 +127,7 @@ SESSION: ContextVar[Session | None] = ContextVar("SESSION", default=None)
 """The session whose flow run this process begins, or runs; None if Prefect started the flow run."""
 
 
-def handed_over(flow_run: UUID) -> Session | None:
+def current_session(flow_run: UUID) -> Session | None:
     """Return the session of the flow run, if this process has it already: `launch` began it, or its
     last cluster was lost. None if Prefect started the flow run.
     """

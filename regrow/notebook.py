@@ -16,7 +16,7 @@ from regrow.infra.log.log import Segments
 from regrow.search.history import History, TrialRecord
 from regrow.show.live.board import Board
 from regrow.show.live.terminal import PlainConsole
-from regrow.show.live.viewer import Viewer, standing
+from regrow.show.live.viewer import Viewer, status_line
 from regrow.show.views import summaries
 from regrow.show.web import templates
 
@@ -50,7 +50,7 @@ def _cells(history: History, shown: Sequence[TrialRecord]) -> dict[str, Any]:
     rows = [
         [
             t.number,
-            summaries.standing(t),
+            summaries.state_text(t),
             *((short(t.best[0]), t.best[1]) if t.best else ("", "")),
             t.step,
         ]
@@ -113,7 +113,7 @@ class NotebookViewer(Viewer):
             self._handle.update(picture, raw=True)
 
     def _plain(self, board: Board) -> str:
-        now = [] if board.history.opened is None else [standing(board, time.time())]
+        now = [] if board.history.opened is None else [status_line(board, time.time())]
         return "\n".join([*now, *self._messages])
 
     def _html(self, board: Board, *, over: bool) -> str:
@@ -121,7 +121,7 @@ class NotebookViewer(Viewer):
         if history.opened is None:
             return _html(line="starting ...", messages=self._messages)
         status = summaries.status(history, alive=not over)
-        head = standing(board, time.time()).removeprefix(f"{history.spec.name}: ")
+        head = status_line(board, time.time()).removeprefix(f"{history.spec.name}: ")
         running = [history.trials[number] for number in sorted(history.running)]
         best = [trial for trial in summaries.ranked(history) if trial.number not in history.running]
         shown = [*running, *best][:ROWS]

@@ -165,7 +165,7 @@ def trial_result(
     order: Callable[[int, TrialOrder], None],
 ) -> TrialResult:
     """Build the TrialResult of a trial from the history. `order` drops, keeps or stops a trial."""
-    standing = summaries.standing_step(history, trial)
+    shown_step = summaries.representative_step(history, trial)
     value, step = trial.best or (None, None)
     name = history.spec.name
     return TrialResult(
@@ -174,7 +174,7 @@ def trial_result(
         config=history.spec.space.nest(trial.config),
         value=value,
         step=step,
-        metrics=dict(trial.curve.shown(standing)),
+        metrics=dict(trial.curve.shown(shown_step)),
         steps=trial.step,
         started=trial.attempts[0].t_started if trial.attempts else None,
         ended=trial.attempts[-1].t_ended if trial.state.final and trial.attempts else None,

@@ -202,8 +202,8 @@ class Result:
                 raise UserError(f"no trial of {self.name!r} has a best value yet; {hint}")
             trial = self._history.best
         found = summaries.trial(self._history, trial)
-        standing = summaries.standing_step(self._history, found)
-        saved = found.checkpoint_at(standing) if step is None else found.checkpoints.get(step)
+        shown_step = summaries.representative_step(self._history, found)
+        saved = found.checkpoint_at(shown_step) if step is None else found.checkpoints.get(step)
         if saved is None:
             kept = ", ".join(map(str, found.checkpoints)) or "none"
             wanted = "a checkpoint" if step is None else f"the checkpoint of step {step}"
@@ -273,7 +273,7 @@ class Result:
         order(self._places, self.name, [number], what)
         self.refresh()
 
-    def _standing(self) -> str:
+    def _counts_text(self) -> str:
         counts = ", ".join(f"{n} {state.value}" for state, n in self._history.counts.items() if n)
         whole = f"{self._history.of_total(len(self._history.trials))} trials"
         return f"{whole} ({counts})" if counts else whole
@@ -284,13 +284,15 @@ class Result:
         if best is not None:
             where = f"(trial {best.trial}, step {best.step})"
             reached = f"; best {self.spec.objective.name} {readable(best.value)} {where}"
-        return f"<Result {self.name!r}: {self.status}, {self._standing()}{reached}>"
+        return f"<Result {self.name!r}: {self.status}, {self._counts_text()}{reached}>"
 
     def _repr_html_(self) -> str:
         from regrow.notebook import table
 
         shown = [t for t in summaries.ranked(self._history) if t.best is not None][:_SHOWN]
-        title = f"<b>{escape(self.name)}</b> is {escape(self.status)}: {escape(self._standing())}"
+        title = (
+            f"<b>{escape(self.name)}</b> is {escape(self.status)}: {escape(self._counts_text())}"
+        )
         cut = len(self._history.trials) > len(shown) > 0
         more = f", the best {len(shown)} below" if cut else ""
         return f"<div>{title}{more}</div>{table(self._history, shown)}"

@@ -49,19 +49,19 @@ class Curve:
     """What a trial reported, one value a step from 1 on, without superseded steps.
 
     Each step is attributed to the attempt that reported it. Whole rows are kept of two steps: the
-    last one, and the one that the trial counts by (see `standing`). After a rewind one of them may
-    be missing until it is read again from the log.
+    last one, and the one that the trial counts by (see `representative`). After a rewind one of
+    them may be missing until it is read again from the log.
     """
 
     __slots__ = (
         "_clock",
         "_columns",
         "_last",
+        "_representative_row",
         "_scale",
-        "_stands",
         "best",
+        "representative",
         "runs",
-        "standing",
         "times",
         "values",
     )
@@ -76,7 +76,7 @@ class Curve:
         self._columns = tuple(array("d") for _ in scale.others)
         self.runs: list[tuple[int, int]] = []
         """(attempt, the last of its steps that count), in the order of steps."""
-        self.standing = 0
+        self.representative = 0
         """The step that the trial counts by, 0 before the first: the last one or, if the score is
         "best", the first with the best value among those that meet the constraints, or among all if
         none does.
@@ -84,7 +84,7 @@ class Curve:
         self.best: tuple[float, int] | None = None
         """The value of that step, and the step; None if it does not meet all constraints."""
         self._last: Row | None = None
-        self._stands: Row | None = None
+        self._representative_row: Row | None = None
 
     def __len__(self) -> int:
         """Return the last step."""
@@ -119,7 +119,7 @@ class Curve:
         # compare bytes: NaN does not equal itself
         columns = [column.tobytes() for column in self._columns]
         numbers = (self.values, self.times, self._clock, columns, self.runs)
-        return self._scale, numbers, self.standing, self._last, self._stands
+        return self._scale, numbers, self.representative, self._last, self._representative_row
 
     @property
     def at_end(self) -> bool:
@@ -166,7 +166,7 @@ class Curve:
         """Return the whole row of the last step, or of the one that the trial counts by. None for
         other steps, and while the row is missing after a rewind.
         """
-        for row in (self._last, self._stands):
+        for row in (self._last, self._representative_row):
             if row is not None and row.step == step:
                 return row
         return None
@@ -179,12 +179,16 @@ class Curve:
     @property
     def forgotten(self) -> set[int]:
         """The steps whose row is to be recalled from the log: at most the two that are kept."""
-        return {step for step in (len(self), self.standing) if step and self.row(step) is None}
+        return {
+            step for step in (len(self), self.representative) if step and self.row(step) is None
+        }
 
     def recall(self, row: Row) -> None:
         """Keep a row that was read again from the log, if it is one of the two."""
         self._last = row if row.step == len(self) else self._last
-        self._stands = row if row.step == self.standing else self._stands
+        self._representative_row = (
+            row if row.step == self.representative else self._representative_row
+        )
 
     # ---- folding
 
@@ -213,10 +217,10 @@ class Curve:
         if self.runs and self.runs[-1][0] == attempt:
             self.runs.pop()
         self.runs.append((attempt, len(self.values)))
-        self._stand(before, values)
+        self._find_representative(before, values)
         self._last = rows[-1]
-        if self.standing > before:
-            self._stands = rows[self.standing - before - 1]
+        if self.representative > before:
+            self._representative_row = rows[self.representative - before - 1]
         return self.best is not best
 
     def rewind(self, step: int) -> list[tuple[int, int]]:
@@ -237,33 +241,37 @@ class Curve:
             del column[step:]
         if self._clock is not None:
             del self._clock[step:]
-        kept = [row for row in (self._last, self._stands) if row is not None and row.step <= step]
-        self._last = self._stands = None
-        if self.standing > step:
-            self.standing, self.best = 0, None
-            self._stand(0, self.values)
+        kept = [
+            row
+            for row in (self._last, self._representative_row)
+            if row is not None and row.step <= step
+        ]
+        self._last = self._representative_row = None
+        if self.representative > step:
+            self.representative, self.best = 0, None
+            self._find_representative(0, self.values)
         for row in kept:
             self.recall(row)
         return gone
 
-    def _stand(self, before: int, values: Iterable[float]) -> None:
+    def _find_representative(self, before: int, values: Iterable[float]) -> None:
         """Update which step the trial counts by, after steps with these values were added."""
         if self._scale.score != "best":
-            self.standing, self.best = len(self.values), None
-            if self.values and self.feasible(self.standing):
-                self.best = self.values[-1], self.standing
+            self.representative, self.best = len(self.values), None
+            if self.values and self.feasible(self.representative):
+                self.best = self.values[-1], self.representative
             return
         most, limited = self._scale.most, bool(self._scale.limits)
-        standing, met = self.standing, self.best is not None
-        leader = self.values[standing - 1] if standing else 0.0
+        representative, met = self.representative, self.best is not None
+        leader = self.values[representative - 1] if representative else 0.0
         for step, value in enumerate(values, start=before + 1):
             meets = not limited or self.feasible(step)
             better = value > leader if most else value < leader
-            if not standing or meets > met or (meets == met and better):
-                standing, leader, met = step, value, meets
-        self.standing = standing
-        if met and (self.best is None or self.best[1] != standing):
-            self.best = leader, standing
+            if not representative or meets > met or (meets == met and better):
+                representative, leader, met = step, value, meets
+        self.representative = representative
+        if met and (self.best is None or self.best[1] != representative):
+            self.best = leader, representative
 
 
 def counting(runs: Sequence[tuple[int, int]], attempt: int, rows: Sequence[Row]) -> Sequence[Row]:

@@ -28,7 +28,7 @@ def seconds(value: Any) -> Any:
     return value
 
 
-def bounded(value: Any) -> Any:
+def bounded_seconds(value: Any) -> Any:
     """Return `seconds(value)`. Raises ValueError, with what to write, for more than 100 years."""
     span = seconds(value)
     if isinstance(span, int | float) and span > LONGEST:

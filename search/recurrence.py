@@ -19,7 +19,7 @@ _ROOM = LONGEST - len("-2026-11-22T023015-999")
 _DIGEST = 6
 
 
-def stem(schedule: str) -> str:
+def name_prefix(schedule: str) -> str:
     """Return the beginning of the names of a schedule's experiments: its own name, cut if a time
     would not fit behind it.
 
@@ -48,7 +48,7 @@ def run_name(schedule: str, when: datetime, taken: Collection[str]) -> str:
 
     That happens for example in the hour that occurs twice when summer time ends.
     """
-    name = f"{stem(schedule)}-{stamp(when)}"
+    name = f"{name_prefix(schedule)}-{stamp(when)}"
     numbered = (name if number == 1 else f"{name}-{number}" for number in count(1))
     return next(found for found in numbered if found not in taken)
 
@@ -85,7 +85,7 @@ def outdated(schedule: str, names: Iterable[str], keep: int | None) -> list[str]
 
 def _order(schedule: str, name: str) -> tuple[str, int] | None:
     """Return the sort key of a schedule's experiment, its time and number; None for other names."""
-    form = rf"{re.escape(stem(schedule))}-(\d{{4}}-\d\d-\d\dT\d\d(?:\d\d){{0,2}})(?:-(\d+))?"
+    form = rf"{re.escape(name_prefix(schedule))}-(\d{{4}}-\d\d-\d\dT\d\d(?:\d\d){{0,2}})(?:-(\d+))?"
     if (match := re.fullmatch(form, name)) is None:
         return None
     return match[1].ljust(len("2026-11-22T023015"), "0"), int(match[2] or 1)

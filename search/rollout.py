@@ -111,7 +111,7 @@ class Canary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class RequestCounts:
     """Requests that a model has `answered`, and how many of these it `failed`."""
 
     answered: int = 0
@@ -123,7 +123,7 @@ class Tally:
         return f"{self.failed} of {self.answered} requests"
 
 
-def fails_more(canary: Tally, others: Tally) -> bool:
+def fails_more(canary: RequestCounts, others: RequestCounts) -> bool:
     """Return whether a canary fails significantly more often than the others. Bad requests fail
     everywhere.
 
@@ -134,9 +134,9 @@ def fails_more(canary: Tally, others: Tally) -> bool:
     most = min(failed, canary.answered)
     tail = sum(
         exp(
-            _ways(failed, one)
-            + _ways(every - failed, canary.answered - one)
-            - _ways(every, canary.answered)
+            _log_combinations(failed, one)
+            + _log_combinations(every - failed, canary.answered - one)
+            - _log_combinations(every, canary.answered)
         )
         for one in range(canary.failed, most + 1)
         if canary.answered - one <= every - failed
@@ -144,6 +144,6 @@ def fails_more(canary: Tally, others: Tally) -> bool:
     return canary.failed > 0 and tail < LEVEL
 
 
-def _ways(of: int, chosen: int) -> float:
+def _log_combinations(of: int, chosen: int) -> float:
     """Return the logarithm of the number of ways to choose `chosen` of `of`."""
     return lgamma(of + 1) - lgamma(chosen + 1) - lgamma(of - chosen + 1)

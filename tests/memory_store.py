@@ -35,7 +35,7 @@ class MemoryRoot:
         sizes = [len(store.read(key)) for key in store.list("")]
         return len(sizes), sum(sizes)
 
-    def prove(self) -> None:
+    def check_writable(self) -> None:
         """See Root. A dict needs no proof."""
 
 

@@ -23,7 +23,7 @@ from regrow.flows.coordinator.instructions import Instructions, assignment
 from regrow.flows.coordinator.leases import Awake, Leases, TaskRunLeases, holders
 from regrow.flows.coordinator.ledger import Unrecordable
 from regrow.flows.coordinator.news import is_impostor, is_repeated, node_of, observe, refuse
-from regrow.flows.coordinator.present import Present, changes, ending
+from regrow.flows.coordinator.present import PresentAgents, changes, ending
 from regrow.infra.log.log import CorruptLog, Segments, Superseded
 from regrow.infra.ray.notices import ignore_sigterm
 from regrow.infra.state.experiments import make_importable
@@ -293,7 +293,7 @@ class Coordinator:
         self,
         timeout: float,
         room: ClusterCapacity | None = None,
-        present: Present | None = None,
+        present: PresentAgents | None = None,
         price: ClusterPrice | None = None,
         traffic: Traffic | None = None,
     ) -> Instructions:
@@ -398,7 +398,7 @@ class Coordinator:
         if asked:
             ledger.record(Metered(t=ledger.now(), traffic=asked))
 
-    def _record_present(self, present: Present) -> None:
+    def _record_present(self, present: PresentAgents) -> None:
         """Record who came and left, and have trials leave machines whose time ends."""
         ledger = self._ledger
         if ledger.superseded or ledger.history.closed is not None:
@@ -428,7 +428,7 @@ class Coordinator:
         # fenced, and the other one is alive.
         holder = history.lease(trial, attempt)
         own = {(trial, attempt)} if holder is None or holder.task_run in (None, task_run) else set()
-        for lease in sorted({*own, *self._carriers.let_go(task_run, trial)}):
+        for lease in sorted({*own, *self._carriers.release(task_run, trial)}):
             self._declare_lost(*lease, cause=cause, message=message)
         await self._settled()
         return not history.trials[trial].state.final
@@ -532,7 +532,7 @@ class Coordinator:
             ledger.record(Rehearsed(t=ledger.now(), seconds=round(seconds, 3)))
             await self._settled()
 
-    async def enough(self) -> None:
+    async def stop_study(self) -> None:
         """Record that the study was stopped: no further trial is proposed, those that run go on."""
         self._start()
         ledger = self._ledger

@@ -36,18 +36,18 @@ def external_of(
             f"the proposals of {spec.name} come from a {name}, an object of the script: run the"
             " script again, with it"
         )
-    return _Named(found, name)
+    return _NamedSampler(found, name)
 
 
-class _Named:
+class _NamedSampler:
     """An external sampler whose exceptions are the user's."""
 
     def __init__(self, external: External, name: str) -> None:
         self._external, self._name = external, name
 
-    def hear(self, event: AnyEvent) -> None:
+    def observe(self, event: AnyEvent) -> None:
         with self._theirs():
-            self._external.hear(event)
+            self._external.observe(event)
 
     def answer(self, wanted: Wanted | None, now: float) -> Answered | None:
         with self._theirs():

@@ -65,11 +65,11 @@ def assignment(history: History, number: int, attempt: int) -> Assignment:
         market=record.market,
         every_seconds=record.every_seconds,
         attributes=trial.first_attributes,
-        story=story(trial, attempt),
+        explanation=explanation(trial, attempt),
     )
 
 
-def story(trial: TrialRecord, attempt: int) -> str:
+def explanation(trial: TrialRecord, attempt: int) -> str:
     """Explain why there is another attempt, and where it continues; "" for the first one."""
     if attempt == 1:
         return ""

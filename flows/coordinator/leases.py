@@ -179,7 +179,7 @@ class TaskRunLeases:
         """Record that this attempt must not begin any more."""
         self._given.pop(lease, None)
 
-    def let_go(self, task_run: str, trial: int) -> list[Lease]:
+    def release(self, task_run: str, trial: int) -> list[Lease]:
         """Return the attempts that a lost task run still carried, without those of its own `trial`
         that have begun.
         """

@@ -44,7 +44,7 @@ class Unrecordable(RegrowError):
     """Readers would not decode this event as it is. Nothing has changed."""
 
 
-class Spacing:
+class WriteSpacing:
     """Keeps writes at least `seconds` apart, as 20 a second in a bucket cost as much as a GPU on a
     spot machine. An equal number of urgent ones may come earlier. 0: no minimum.
     """
@@ -69,7 +69,7 @@ class Ledger:
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         self._clock, self._store = clock, store
-        self._spacing = Spacing(gather_seconds(store))
+        self._spacing = WriteSpacing(gather_seconds(store))
         self._planner = Planner()
         self._t = 0.0
         self.drivers: set[str] = set()
@@ -120,7 +120,7 @@ class Ledger:
         `claim`.
         """
         with self._search():
-            fold(self._store, external.hear, self.log.since(0))
+            fold(self._store, external.observe, self.log.since(0))
         self._external = external
 
     def pop_traffic(self) -> Traffic | None:
@@ -308,7 +308,7 @@ class Ledger:
 
     def _announce(self, event: AnyEvent) -> None:
         if self._external is not None:
-            self._external.hear(event)
+            self._external.observe(event)
 
     def _answered(self, now: float) -> AnyEvent | None:
         """Have the external sampler answer what the planner waits for, and queue its line; None if
@@ -322,7 +322,7 @@ class Ledger:
                 return None
             line, event = _as_read(answer)
             self._planner.apply(event)
-            self._external.hear(event)
+            self._external.observe(event)
         self._lines.append(line)
         return event
 

@@ -17,14 +17,14 @@ STEPS = 2
 """Steps that a trial must be able to do before its machine ends, else it leaves."""
 
 
-class Present(msgspec.Struct, frozen=True, kw_only=True):
+class PresentAgents(msgspec.Struct, frozen=True, kw_only=True):
     """The agents of the cluster now, and why others are gone, by their ids."""
 
     nodes: tuple[Joined, ...]
     left: Mapping[str, str]
 
 
-def changes(history: History, seen: Present, now: float) -> Iterator[Joined | Left]:
+def changes(history: History, seen: PresentAgents, now: float) -> Iterator[Joined | Left]:
     """Yield the departures and arrivals since the log's last word."""
     there = {node.agent: node for node in seen.nodes}
     for name, record in history.agents.items():

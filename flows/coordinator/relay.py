@@ -53,19 +53,19 @@ class Relay:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._news.append((progress, answer))
         self._urgent |= progress.urgent
-        self._go_on()
+        self._send_pending()
         return await answer
 
     async def show(self, task_run: str, lines: Sequence[LogLine]) -> None:
         """See Coordinator.show."""
         if sum(len(printed) for _, printed in self._lines) < MOST_LINES:
             self._lines.append((task_run, lines))
-        self._go_on()
+        self._send_pending()
 
     async def answers(self) -> None:
         """Confirm that the relay is alive, however long the coordinator takes."""
 
-    def _go_on(self) -> None:
+    def _send_pending(self) -> None:
         """Send what was gathered: urgent messages at once, others at the pace that was set."""
         if not (self._news or self._lines) or len(self._under_way) >= (
             MOST_UNDER_WAY if self._urgent else 1
@@ -77,7 +77,7 @@ class Relay:
             self._timer.cancel()
             self._timer = None
         if due > loop.time():
-            self._timer = loop.call_later(due - loop.time(), self._go_on)
+            self._timer = loop.call_later(due - loop.time(), self._send_pending)
             return
         self._sent = loop.time()
         task = loop.create_task(self._deliver(self._batch(), self._lines))
@@ -112,7 +112,7 @@ class Relay:
 
     def _delivered(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
-        self._go_on()
+        self._send_pending()
 
 
 class RayRelay(Relay):

@@ -41,7 +41,7 @@ BATCH = 1000
 """Objects that are deleted between two progress messages."""
 
 
-class Estate(msgspec.Struct, frozen=True, kw_only=True):
+class OutsideResources(msgspec.Struct, frozen=True, kw_only=True):
     """What belongs to an experiment outside of its folder. Texts are empty if unknown because the
     log is damaged.
 
@@ -89,7 +89,7 @@ def remove(places: Places, name: str, *, say: Callable[[str], None] = lambda _: 
     served.forget(places, name, schedule=False)
     with driving(places, name):
         store = places.store(name)
-        estate = _marked_removed(places, name)
+        outside = _marked_removed(places, name)
         keys = [key for key in store.list("") if key != TOMBSTONE]
         # the log last: `ls` can describe the experiment as long as the log is complete
         keys.sort(key=lambda key: key.startswith(PREFIX))
@@ -97,13 +97,13 @@ def remove(places: Places, name: str, *, say: Callable[[str], None] = lambda _: 
             store.delete(keys[place : place + BATCH], ordered=False)
             if len(keys) > BATCH:
                 say(f"{name}: {min(place + BATCH, len(keys)):,} of {len(keys):,} objects deleted")
-        if estate.id:
+        if outside.id:
             try:
-                forget_runs(places, estate.recorded_as, estate.id)
+                forget_runs(places, outside.recorded_as, outside.id)
             except RegrowError as error:
                 say(f"its runs stay in MLflow: {error}")
             with suppress(Exception):  # Prefect only shows the removed experiment
-                _forget_in_prefect(places, name, estate.flow_run)
+                _forget_in_prefect(places, name, outside.flow_run)
         store.delete([TOMBSTONE])
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)  # empty folders
@@ -111,21 +111,23 @@ def remove(places: Places, name: str, *, say: Callable[[str], None] = lambda _: 
             (places.services / "unfinished" / name).unlink()
 
 
-def _marked_removed(places: Places, name: str) -> Estate:
+def _marked_removed(places: Places, name: str) -> OutsideResources:
     """Write the tombstone, unless it exists; return its content."""
     store = places.store(name)
     history = history_of(places, name)
-    estate = Estate()
+    outside = OutsideResources()
     if history is not None and history.created is not None:
         flow_run = history.opened.flow_run if history.opened is not None else None
         spec = history.spec.model_copy(update={"name": name})  # may have been renamed
-        estate = Estate(id=history.id, recorded_as=spec.recorded_as, flow_run=flow_run or "")
+        outside = OutsideResources(
+            id=history.id, recorded_as=spec.recorded_as, flow_run=flow_run or ""
+        )
     try:
-        store.create(TOMBSTONE, msgspec.json.encode(estate))
+        store.create(TOMBSTONE, msgspec.json.encode(outside))
     except Exists:
         with suppress(Missing, msgspec.DecodeError):
-            estate = msgspec.json.decode(store.read(TOMBSTONE), type=Estate)
-    return estate
+            outside = msgspec.json.decode(store.read(TOMBSTONE), type=OutsideResources)
+    return outside
 
 
 def _forget_in_prefect(places: Places, name: str, flow_run: str) -> None:

@@ -12,7 +12,7 @@ from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.experiments import request_order
 from regrow.infra.state.places import Places
 from regrow.search.history import History, TrialRecord
-from regrow.search.history.orders import TrialOrder, as_event, obeyed, why_not
+from regrow.search.history.orders import TrialOrder, as_event, is_carried_out, why_not
 from regrow.show.views import summaries
 from regrow.tasks.errors import UserError
 
@@ -31,7 +31,7 @@ def order(places: Places, name: str, trials: Sequence[int], what: TrialOrder) ->
     request: str | None = None
     while True:
         history = replay(store, name)
-        left = [n for n in trials if not obeyed(_checked(history, n, what), what)]
+        left = [n for n in trials if not is_carried_out(_checked(history, n, what), what)]
         if not left:
             return history
         if time.monotonic() > deadline:
@@ -68,7 +68,7 @@ def _write(places: Places, name: str, trials: Sequence[int], what: TrialOrder) -
             f"the last session of {name!r} was lost: `{places.command('resume', name)}` first"
         )
     found = ledger.history.trials
-    left = [number for number in trials if not obeyed(found[number], what)]
+    left = [number for number in trials if not is_carried_out(found[number], what)]
     if not left:
         return
     try:

@@ -70,7 +70,7 @@ def markdown(history: History, places: Places, pictures: Mapping[str, bytes] | N
     summary = f"**{status}**: {history.of_total(len(history.trials))} trials ({counts}){why}."
     lines = [f"# {_plain(spec.name)}", "", summary, ""]
     lines += [*_best(history, places), *_spent(history)]
-    if used := forecast.standing(history, history.t_last, alive=history.closed is None):
+    if used := forecast.limits_text(history, history.t_last, alive=history.closed is None):
         lines += [f"Limits: {used}.", ""]
     lines += _links(history, places)
     for name, heading in FIGURES.items():

@@ -84,7 +84,7 @@ class _Publisher:
             self._best, self._best_sent = None, now
         shown = (
             round(self._events.progress, 1),
-            self._events.standing if self._events.history.total else "",
+            self._events.progress_text if self._events.history.total else "",
         )
         due = last or now - self._progress_sent >= PROGRESS_SECONDS
         progress = deque([shown] if due and shown != self._shown else [])
@@ -138,11 +138,11 @@ class _Publisher:
 
     def _show(self, shown: list[tuple[float, str]]) -> None:
         """Show the progress in one artifact per session, whose key they share as versions."""
-        [(progress, standing)] = shown
+        [(progress, summary)] = shown
         if self._artifact is not None:
             try:
                 self._client.update_artifact(
-                    self._artifact, ArtifactUpdate(data=progress, description=standing)
+                    self._artifact, ArtifactUpdate(data=progress, description=summary)
                 )
             except ObjectNotFound:  # a user deleted it
                 self._artifact = None
@@ -152,7 +152,7 @@ class _Publisher:
                 key=key,
                 type="progress",
                 data=progress,
-                description=standing,
+                description=summary,
                 flow_run_id=self._flow_run_id,
             )
             self._artifact = self._client.create_artifact(made).id

@@ -16,7 +16,7 @@ from pydantic import (
 
 from regrow.infra.machine.ports import Ports
 from regrow.search.bounds import MOST_TOGETHER
-from regrow.search.durations import Span, bounded
+from regrow.search.durations import Span, bounded_seconds
 from regrow.search.errors import SpecError
 from regrow.search.options import nearest
 from regrow.search.spec.errors import explain
@@ -26,7 +26,7 @@ from regrow.tasks.errors import UserError
 Market = Literal["spot", "on-demand"]
 Line = Annotated[str, Field(min_length=1)]
 """A shell command, with any characters."""
-Time = Annotated[Number, BeforeValidator(bounded, json_schema_input_type=Span), Field(gt=0)]
+Time = Annotated[Number, BeforeValidator(bounded_seconds, json_schema_input_type=Span), Field(gt=0)]
 Bytes = Annotated[Count, BeforeValidator(in_bytes, json_schema_input_type=Memory), Field(gt=0)]
 _LABEL = r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?"
 """A name that all clouds accept as part of a name."""

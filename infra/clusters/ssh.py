@@ -84,7 +84,7 @@ class SshEngine:
         self._check_versions(remotes)
         self._check_shared(remotes, work)
         if os.path.isabs(work.state):
-            open_root(work.state).prove()
+            open_root(work.state).check_writable()
         name = unit_name(work)
         states = {
             one.address: {unit["name"]: unit["state"] for unit in _units(done)}

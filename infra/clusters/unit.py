@@ -33,7 +33,7 @@ from regrow.infra.machine.supervised import (
     await_ready,
     end_of,
     last_lines,
-    sole,
+    single_supervisor,
     sole_record,
     spawn,
     until,
@@ -152,7 +152,7 @@ class Unit:
 
     def supervise(self) -> None:
         """Run the agent, again and again, until its end is final or a signal asks for its end."""
-        with sole(self._lock, self.name) as signals:
+        with single_supervisor(self._lock, self.name) as signals:
             pauses = Backoff(_PAUSE_SECONDS, _MOST_SECONDS, steady=_STEADY_SECONDS)
             while not signals:
                 began = time.monotonic()

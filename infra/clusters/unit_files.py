@@ -95,7 +95,7 @@ def unit_name(of: AgentWork | Submission) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class Package:
     """What a machine gets.
 
     Attributes:
@@ -111,7 +111,7 @@ class Parcel:
     stamp: str
 
 
-def packed(cluster: Ssh, work: AgentWork, say: Callable[[str], None]) -> Parcel:
+def packed(cluster: Ssh, work: AgentWork, say: Callable[[str], None]) -> Package:
     """Return all that a machine gets. `say` names the confidential files of the project, which stay
     here. Raises UserError for a project that is too large, or packages that machines cannot get.
     """
@@ -130,10 +130,10 @@ def packed(cluster: Ssh, work: AgentWork, say: Callable[[str], None]) -> Parcel:
         f"{here}/{into}.tar.gz": sent,
     }
     archive = project.tarred(files, mode=0o600, time=_TIME)
-    return Parcel(archive=archive, made=made, stamp=stamp)
+    return Package(archive=archive, made=made, stamp=stamp)
 
 
-def install(cluster: Ssh, parcel: Parcel, rest: str) -> str:
+def install(cluster: Ssh, parcel: Package, rest: str) -> str:
     """Return a shell command that takes a parcel from its input, makes the environment, and runs a
     command of `unit.py` in it.
     """

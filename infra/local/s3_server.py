@@ -104,7 +104,7 @@ def start(folder: Path, *, port: int | None = None, bucket: str = BUCKET) -> tup
     except OSError as error:
         raise _unusable(folder, error) from error
     with starting:
-        locks.hold(starting)
+        locks.lock_file(starting)
         if (server := running(folder)) is not None:
             if port not in (None, server.port):
                 raise UserError(

@@ -84,7 +84,7 @@ class Compaction:
                 run.append(extent)
                 continue
             # A run that cannot grow any more becomes one object at once.
-            group = run if (fence or extent in full) and len(run) > 1 else crowded(run, fanout)
+            group = run if (fence or extent in full) and len(run) > 1 else next_merge(run, fanout)
             if group:
                 return group[:MAX_OBJECTS]
             run = []
@@ -155,7 +155,7 @@ class Compaction:
         self._tidied = True
 
 
-def crowded(run: list[Extent], fanout: int) -> list[Extent]:
+def next_merge(run: list[Extent], fanout: int) -> list[Extent]:
     """Return the adjacent objects in `run` that are to become one object; empty if none are.
 
     Objects have levels: level 0 has fewer than `fanout` segments, level 1 fewer than `fanout`

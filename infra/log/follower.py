@@ -22,7 +22,7 @@ until then segments that were merged are not seen.
 """
 
 
-class Vanished(RegrowError):
+class LogGone(RegrowError):
     """The followed log no longer exists."""
 
     def __str__(self) -> str:
@@ -99,6 +99,6 @@ class Follower:
             and self._after
             and max((e.last for e in extents(self._store.list(PREFIX))), default=0) < self._after
         ):
-            raise Vanished
+            raise LogGone
         self._looks = 0
         return found

@@ -160,7 +160,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def words(node: Mapping[str, float]) -> str:
+def resources_text(node: Mapping[str, float]) -> str:
     """Return a node's resources for people: 'cpu 8, gpu 0, memory 16 GB'."""
     amounts = {"cpu": f"{node.get('CPU', 0.0):g}", "gpu": f"{node.get('GPU', 0.0):g}"}
     if "memory" in node:

@@ -85,7 +85,7 @@ class Entry:
         """
         return None
 
-    def says(self, text: str) -> bool:
+    def admits_message(self, text: str) -> bool:
         """Return whether the first message of a WebSocket contains the credentials."""
         return False
 
@@ -157,7 +157,7 @@ class PasswordEntry(Entry):
             return False
         return True
 
-    def says(self, text: str) -> bool:
+    def admits_message(self, text: str) -> bool:
         """Accept Prefect's first message, `{"type": "auth", "token": "USER:PASSWORD"}`."""
         try:
             message = json.loads(text) if len(text) < 4096 else {}
@@ -332,18 +332,20 @@ class EntryGuard:
                 await self._app(scope, receive, send)
                 return
             if "prefect" in map(str.strip, protocols):
-                await self._after_first_word(scope, receive, send)
+                await self._forward_after_first_message(scope, receive, send)
                 return
         await send({"type": "websocket.close", "code": _POLICY})
 
-    async def _after_first_word(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _forward_after_first_message(
+        self, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Forward a connection once its first message had the password. The application, which
         allows few open connections, does not see any other.
         """
         begun = await receive()
         await send({"type": "websocket.accept", "subprotocol": "prefect"})
-        first = await self._first_word(receive)
-        if first is None or not self._entry.says(first.get("text") or ""):
+        first = await self._first_message(receive)
+        if first is None or not self._entry.admits_message(first.get("text") or ""):
             why = "the password is missing or wrong"
             with suppress(Exception):  # the client may be gone
                 await send({"type": "websocket.close", "code": _POLICY, "reason": why})
@@ -359,7 +361,7 @@ class EntryGuard:
 
         await self._app(scope, received, sent)
 
-    async def _first_word(self, receive: Receive) -> Message | None:
+    async def _first_message(self, receive: Receive) -> Message | None:
         """Return the first message, None if it is late. Of too many, the oldest is late at once."""
         waiting = asyncio.timeout(_WORD_SECONDS)
         try:

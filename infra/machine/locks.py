@@ -69,7 +69,7 @@ def is_held(path: Path) -> bool:
         return False
 
 
-def hold(file: IO[str]) -> None:
+def lock_file(file: IO[str]) -> None:
     """Lock an open file for this process, waiting without limit. Raises NoLocks."""
     _flock(file, fcntl.LOCK_EX)
 

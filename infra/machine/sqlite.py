@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from regrow.infra.machine import private_files
-from regrow.infra.machine.locks import hold, is_held
+from regrow.infra.machine.locks import is_held, lock_file
 from regrow.infra.machine.naming import publish_or_move
 
 _AT = re.compile(r'^revision = "(\w+)"', re.MULTILINE)
@@ -141,7 +141,7 @@ def create_database(database: Path, fill: Callable[[Path], None]) -> None:
     making = Path(tempfile.mkdtemp(dir=database.parent, prefix=f".{database.name}.making-"))
     # Held while this process lives: the next process recognises abandoned folders by it.
     with open(making / "lock", "a", opener=private_files.opener) as lock:
-        hold(lock)
+        lock_file(lock)
         try:
             whole = making / database.name
             fill(whole)

@@ -32,7 +32,7 @@ def make_sure_of_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def to_nowhere(stream: IO[str]) -> None:
+def redirect_to_null(stream: IO[str]) -> None:
     """Discard what is written to a stream from now on, and what is in its buffer."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
@@ -45,6 +45,6 @@ def refusal(stream: IO[str]) -> str | None:
         stream.write("\n")
         stream.flush()
     except OSError as error:
-        to_nowhere(stream)
+        redirect_to_null(stream)
         return None if isinstance(error, BrokenPipeError) else error.strerror or str(error)
     return None

@@ -41,7 +41,7 @@ TICK = 0.05
 
 
 @contextmanager
-def sole(lock: Path, name: str, **record: str) -> Iterator[list[int]]:
+def single_supervisor(lock: Path, name: str, **record: str) -> Iterator[list[int]]:
     """Make this process the only supervisor of `name` on this machine within the block: its id and
     `record` are in the lock file. Yields a list to which the signals that ask for its end are
     added. Raises RegrowError if another process is.
@@ -64,8 +64,8 @@ def sole(lock: Path, name: str, **record: str) -> Iterator[list[int]]:
 
 
 def sole_record(lock: Path) -> dict[str, Any]:
-    """Return the record of the process that is `sole` now, with its id at `process`; empty for
-    none, and while it starts.
+    """Return the record of the process that is the `single_supervisor` now, with its id at
+    `process`; empty for none, and while it starts.
     """
     return private_files.read_record(lock) if locks.is_held(lock) else {}
 

@@ -133,7 +133,7 @@ def best_checkpoint(
     return None if saved is None else address(saved.manifest)
 
 
-def standing(history: History) -> str:
+def progress_markdown(history: History) -> str:
     """Return the progress of the experiment in Markdown."""
     counts = ", ".join(f"{count} {state}" for state, count in history.counts.items() if count)
     status = "running" if history.closed is None else history.closed.status

@@ -93,7 +93,7 @@ class TrialRuns:
         self._dirty: dict[int, None] = {}
         self._parent = False
         self._best: parent_run.Best | None = None
-        self._standing = ""
+        self._progress = ""
         """The experiment's progress in words when it was last opened or closed. `_checkpoint`: its
         best trial's checkpoint at that time. `_costs`: the tags of its cost.
         """
@@ -195,7 +195,7 @@ class TrialRuns:
             self._best, self._parent = best, True
         if of_parent:
             # Stored now, because the result in MLflow must not depend on when it is written.
-            self._standing = parent_run.standing(self.history)
+            self._progress = parent_run.progress_markdown(self.history)
             self._costs = parent_run.cost_tags(self._cost, waste.of_all(self.history).values())
             self._checkpoint = best, parent_run.best_checkpoint(self.history, best, self._address)
 
@@ -378,11 +378,11 @@ class TrialRuns:
         if history.opened is not None and history.opened.flow_run:
             tags["regrow.flow_run"] = history.opened.flow_run
         checkpoint = self._checkpoint[1] if self._checkpoint[0] == self._best else None
-        if limited := forecast.standing(history, history.t_last, alive=closed is None):
+        if limited := forecast.limits_text(history, history.t_last, alive=closed is None):
             tags["regrow.limits"] = limited
         tags |= self._costs | parent_run.best_tags(self._best, checkpoint)
         tags[parent_run.NOTE_TAG] = parent_run.note(
-            history, self._best, checkpoint, self._standing, self._notes
+            history, self._best, checkpoint, self._progress, self._notes
         )
         tags |= parent_run.user_tags(self._notes)
         return RunUpdate(

@@ -96,7 +96,7 @@ def _wrong(made: Mapping[str, Any], given: Any) -> str:
     return found[0] if found else f"has no next time that is found within {_LOOK_SECONDS:g} s"
 
 
-def in_short(clock: Mapping[str, Any]) -> str:
+def short_text(clock: Mapping[str, Any]) -> str:
     """Return the times in a few words: `0 2 * * * Europe/Zurich`, `every 6 h`."""
     zone = clock.get("timezone") or "UTC"
     if rule := clock.get("cron") or clock.get("rrule"):

@@ -13,7 +13,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from regrow.infra.prefect import server as servers
-from regrow.infra.prefect.clocks import in_short, triggers_in_short
+from regrow.infra.prefect.clocks import short_text, triggers_in_short
 from regrow.infra.prefect.settings import own_home, settings
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import UserError
@@ -42,7 +42,7 @@ _NEXT, _LAST = 3, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class ScheduleRun:
     """A run of a schedule."""
 
     id: UUID
@@ -69,7 +69,7 @@ class Scheduled:
     parameters: Mapping[str, Any]
     coming: tuple[datetime, ...]
     """The next times, in its zone; empty while it is paused."""
-    runs: tuple[Ran, ...]
+    runs: tuple[ScheduleRun, ...]
     """The last runs, newest first."""
 
 
@@ -248,7 +248,7 @@ def _scheduled(client: SyncPrefectClient, deployment: DeploymentResponse) -> Sch
     when = when if isinstance(when, dict) else {}  # a person may have changed it in Prefect's page
     zone = next((ZoneInfo(one["timezone"]) for one in [when, *clocks] if one.get("timezone")), None)
     coming = [] if paused else sorted(at for one in clocks for at in next_times(one, _NEXT))[:_NEXT]
-    words = [*map(in_short, clocks), *triggers_in_short(when, deployment.name)]
+    words = [*map(short_text, clocks), *triggers_in_short(when, deployment.name)]
     return Scheduled(
         id=deployment.id,
         name=deployment.name,
@@ -257,7 +257,7 @@ def _scheduled(client: SyncPrefectClient, deployment: DeploymentResponse) -> Sch
         parameters=deployment.parameters,
         coming=tuple(at.astimezone(zone) for at in coming),
         runs=tuple(
-            Ran(
+            ScheduleRun(
                 id=one.id,
                 experiment=str(one.labels.get(EXPERIMENT, "")),
                 state=(one.state and one.state.name) or "",

@@ -125,12 +125,12 @@ class PrefectEvents:
             case Moved():
                 yield self._made(f"trial {event.trial} leaves its machine: {event.why}")
             case Halted():
-                yield self._made(f"the user stopped trial {event.trial}; {self.standing}")
+                yield self._made(f"the user stopped trial {event.trial}; {self.progress_text}")
             case Excluded():
                 leader = history.leader
                 self._best_value = leader.best[0] if leader and leader.best else None
                 what = "dropped" if event.excluded else "kept"
-                yield self._made(f"trial {event.trial} is {what}; {self.standing}")
+                yield self._made(f"trial {event.trial} is {what}; {self.progress_text}")
             case Closing():
                 hours, line = history.spec.stop.hours, f"ending: {event.why}"
                 spent = hours is not None and history.elapsed(event.t) >= hours * 3600
@@ -161,7 +161,7 @@ class PrefectEvents:
         return min(100.0, 100.0 * done / history.total)
 
     @property
-    def standing(self) -> str:
+    def progress_text(self) -> str:
         """Progress in words."""
         history = self.history
         counts = ", ".join(f"{n} {state.value}" for state, n in history.counts.items() if n)
@@ -174,7 +174,7 @@ class PrefectEvents:
 
     def _opened(self, event: Opened) -> PrefectEvent:
         history = self.history
-        event_name, what = "regrow.experiment.resumed", f"continues: {self.standing}"
+        event_name, what = "regrow.experiment.resumed", f"continues: {self.progress_text}"
         if history.sessions == 1:
             workers = " workers" if history.spec.resources.ranked else ""
             event_name = "regrow.experiment.started"
@@ -280,7 +280,7 @@ class PrefectEvents:
         if (found := repeats.best(history)) is not None:
             best = {"trial": found.trial.number, "value": found.counts, "step": found.step}
         return self._made(
-            f"{event.status}{f', because {closing}' if closing else ''}: {self.standing}",
+            f"{event.status}{f', because {closing}' if closing else ''}: {self.progress_text}",
             f"regrow.experiment.{event.status}",
             level=logging.ERROR if event.status == "failed" else logging.INFO,
             why=closing,

@@ -42,7 +42,7 @@ def start(home: Path) -> IO[str]:
     return _briefly_held(home / "start.lock")
 
 
-def stay(home: Path, host: str | None = None) -> IO[str]:
+def lock_station(home: Path, host: str | None = None) -> IO[str]:
     """Take the station's lock: while it is open the server of `home` handles schedules. Raises
     UserError if a station has it.
 
@@ -57,7 +57,7 @@ def stay(home: Path, host: str | None = None) -> IO[str]:
     return file
 
 
-def stays(home: Path) -> bool:
+def has_station(home: Path) -> bool:
     """Return whether a station has the server of `home`."""
     return locks.is_held(home / "stays.lock")
 
@@ -65,7 +65,7 @@ def stays(home: Path) -> bool:
 def host(home: Path) -> str | None:
     """Return where a station has the server listen beyond the loopback; None: nowhere."""
     try:
-        return (stays(home) and (home / "host").read_text()) or None
+        return (has_station(home) and (home / "host").read_text()) or None
     except FileNotFoundError:
         return None
 

@@ -20,9 +20,9 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_UI_URL, get_current_settings
 from pydantic import SecretStr
 
-from regrow.infra.prefect.home import read_record, stays
+from regrow.infra.prefect.home import has_station, read_record
 from regrow.infra.state.places import Places
-from regrow.search.recurrence import stem
+from regrow.search.recurrence import name_prefix
 from regrow.search.spec import Spec
 from regrow.search.spec.station import Notify
 
@@ -47,7 +47,7 @@ def ensure(
     """
     # a station's server outlives the session, and so does the user's
     embedded = read_record(places.prefect_home).get("api_url")
-    if get_current_settings().api.url == embedded and not stays(places.prefect_home):
+    if get_current_settings().api.url == embedded and not has_station(places.prefect_home):
         needed = "notify needs a station (`regrow up`) or a Prefect server of your own"
         return [f"{needed}; no message will be sent"] if spec.notify is not None else []
     try:
@@ -86,7 +86,10 @@ def automation(
     """Return the automation that sends the text of `owner`'s events through the blocks."""
     resources = [f"regrow.experiment.{owner}", f"regrow.trial.{owner}.*"]
     if scheduled:  # names of its experiments are its name and a time
-        resources += [f"regrow.experiment.{stem(owner)}-20*", f"regrow.trial.{stem(owner)}-20*"]
+        resources += [
+            f"regrow.experiment.{name_prefix(owner)}-20*",
+            f"regrow.trial.{name_prefix(owner)}-20*",
+        ]
     body = "{{ event.payload.text }}"
     if page := PREFECT_UI_URL.value():
         body += f"\n{page.rstrip('/')}/runs/flow-run/{{{{ event.payload.flow_run }}}}"

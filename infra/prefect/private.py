@@ -73,11 +73,11 @@ def emit_state(task_run: TaskRun, before: State | None) -> None:
         )
 
 
-def no_small_talk() -> None:
+def silence_task_engine() -> None:
     """Keep the task engine's messages about itself out of the logs: states say the same."""
     logger = logging.getLogger("prefect.task_runs")
-    if _not_small_talk not in logger.filters:
-        logger.addFilter(_not_small_talk)
+    if _is_of_users not in logger.filters:
+        logger.addFilter(_is_of_users)
 
 
 def reread_settings() -> None:
@@ -108,7 +108,7 @@ def server_app() -> FastAPI:
     return create_app()
 
 
-def _not_small_talk(record: logging.LogRecord) -> bool:
+def _is_of_users(record: logging.LogRecord) -> bool:
     return record.module != "task_engine" or (
         record.levelno >= logging.WARNING and not str(record.msg).startswith("Task run ")
     )

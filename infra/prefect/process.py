@@ -38,7 +38,7 @@ HARD_EXIT_SECONDS = 1.5
 """Seconds that a clean shutdown may take before the process ends anyway."""
 
 
-class Tenancy:
+class ServerUsers:
     """Ends this process as soon as no other process uses the server.
 
     A thread blocks in flock() for the exclusive lock. The kernel grants it once the last user has
@@ -55,13 +55,13 @@ class Tenancy:
         self._users = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, high)
         os.close(low)
         self._server: uvicorn.Server | None = None
-        background.start(self._end_with_the_last_user, name="tenancy")
+        background.start(self._end_when_unused, name="tenancy")
 
     def serve(self, server: uvicorn.Server) -> None:
         """End by a clean shutdown of `server` from now on."""
         self._server = server
 
-    def _end_with_the_last_user(self) -> None:
+    def _end_when_unused(self) -> None:
         fcntl.flock(self._users, fcntl.LOCK_EX)
         if self._server is None:  # still starting, so nothing is in progress
             os._exit(0)
@@ -100,7 +100,7 @@ def main() -> None:
     # get a signal to end.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    tenancy = Tenancy(options.users)
+    tenancy = ServerUsers(options.users)
     # Set before Prefect is imported: Prefect runs code that it finds in its home, and files beside
     # its database may come from a stranger.
     home = temporary.process_temp_dir() / "prefect"

@@ -189,7 +189,7 @@ class PrefectServerHandle:
 
 
 @contextmanager
-def staying(home: Path, *, host: str | None = None) -> Iterator[PrefectServerHandle]:
+def station_server(home: Path, *, host: str | None = None) -> Iterator[PrefectServerHandle]:
     """Run the embedded server of `home` within the block, with the services that schedules and
     automations need; see `begin`.
 
@@ -198,7 +198,7 @@ def staying(home: Path, *, host: str | None = None) -> Iterator[PrefectServerHan
     Also raises UserError if another station has the server.
     """
     private_files.folder(home)
-    with homes.stay(home, host):
+    with homes.lock_station(home, host):
         handle = begin(home, adopt=False)
         try:
             handle.wait()
@@ -259,7 +259,7 @@ def has_automations(handle: PrefectServerHandle) -> bool:
     """Return whether the server has automations that react to a flow run's heartbeats: a user's
     server and a station's have.
     """
-    return not handle.server.embedded or homes.stays(handle.home)
+    return not handle.server.embedded or homes.has_station(handle.home)
 
 
 def answers(api_url: str, seconds: float) -> bool:
@@ -359,7 +359,7 @@ def _spawn(
     home: Path, lock: int, port: int | None, last_port: int = 0, *, again: bool = False
 ) -> PrefectServerHandle:
     """Start a server, which inherits the descriptor `lock`. `again`: in place of one that ended."""
-    schedules, host = homes.stays(home), homes.host(home)
+    schedules, host = homes.has_station(home), homes.host(home)
     known = read_record(home)
     # One that was replaced on purpose had other services.
     restarts = known.get("restarts", 0) + 1 if again and known.get("schedules") == schedules else 0

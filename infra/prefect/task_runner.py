@@ -37,7 +37,7 @@ from prefect.task_runners import TaskRunner
 from prefect.tasks import Task
 from prefect.utilities.collections import visit_collection
 
-from regrow.infra.prefect.private import events_kept, no_small_talk, run_task_async
+from regrow.infra.prefect.private import events_kept, run_task_async, silence_task_engine
 from regrow.tasks.process import background
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class OffloadTaskRunner(TaskRunner[PrefectConcurrentFuture[Any]]):
         if self._loop is None:
             started: Future[asyncio.AbstractEventLoop] = Future()
             context = copy_context()
-            no_small_talk()
+            silence_task_engine()
             self._thread = background.start(
                 context.run, asyncio.run, self._live(started), name="task-runs"
             )

@@ -170,5 +170,5 @@ def _asked(spec: Spec) -> dict[str, Any]:
 
 
 def _have(nodes: Sequence[Mapping[str, float]]) -> str:
-    have = "; ".join(dict.fromkeys(map(capacity.words, nodes)))
+    have = "; ".join(dict.fromkeys(map(capacity.resources_text, nodes)))
     return f"{'it has' if len(nodes) == 1 else 'they have'} {have}"

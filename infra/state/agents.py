@@ -110,7 +110,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     tls: dict[str, str] = {}
 
 
-class Over(msgspec.Struct, frozen=True, kw_only=True):
+class TermEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a term.
 
     Attributes:
@@ -131,7 +131,7 @@ class AgentLeft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class LastSeen:
     """An agent or a leader as last seen. `silent`: seconds without a new sign of life."""
 
     keys: Mapping[str, str]
@@ -157,10 +157,10 @@ class Agents:
         """When the store was last read, and whether it has been out of reach since."""
         self._read: dict[str, bytes] = {}
         self._me: AgentMember | None = None
-        self.members: dict[str, Seen] = {}
+        self.members: dict[str, LastSeen] = {}
         self.term = 0
         """Number of the newest term; 0: there was none."""
-        self.leader: Seen | None = None
+        self.leader: LastSeen | None = None
         """The leader of that term."""
 
     def refresh(self) -> None:
@@ -175,7 +175,7 @@ class Agents:
             for sign in [keys.get("alive", "")]
         }
         found_now = {
-            one: Seen(keys=keys, silent=now - self._signs[one][1])
+            one: LastSeen(keys=keys, silent=now - self._signs[one][1])
             for one, keys in found.items()
             if "record" in keys
         }
@@ -229,9 +229,9 @@ class Agents:
         return self._of(self.leader, "head", Head)
 
     @property
-    def over(self) -> Over | None:
+    def over(self) -> TermEnd | None:
         """How the newest term ended; None while it lasts, or if its leader was lost."""
-        return self._of(self.leader, "over", Over)
+        return self._of(self.leader, "over", TermEnd)
 
     def living(self) -> list[AgentMember]:
         """Return the agents that are there, in the order in which they joined."""
@@ -243,7 +243,7 @@ class Agents:
         ]
         return sorted(found, key=lambda one: (one.joined, one.id))
 
-    def _of(self, seen: Seen | None, part: str, kind: type[T]) -> T | None:
+    def _of(self, seen: LastSeen | None, part: str, kind: type[T]) -> T | None:
         key = None if seen is None else seen.keys.get(part)
         if key is None:
             return None
@@ -283,7 +283,7 @@ class Agents:
         return number if won else None
 
     @contextmanager
-    def leading(self, number: int) -> Iterator[Callable[[Over], None]]:
+    def leading(self, number: int) -> Iterator[Callable[[TermEnd], None]]:
         """Give signs of life as the leader of a term within the block. Yields what ends the term
         for the others: without it, they wait for the lease.
         """
@@ -293,7 +293,7 @@ class Agents:
             self._store.delete([key for key in keys if key < _term(number)])
         key = _term(number)
 
-        def end(over: Over) -> None:
+        def end(over: TermEnd) -> None:
             with suppress(Exists):
                 self._store.create(f"{key}.over", msgspec.json.encode(over))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from regrow.search.history import History
 from regrow.tasks.checkpoint import saving
-from regrow.tasks.checkpoint.saving import Swept
+from regrow.tasks.checkpoint.saving import SweepResult
 from regrow.tasks.ports.store import Store
 
 
-def collect(store: Store, history: History) -> Swept:
+def collect(store: Store, history: History) -> SweepResult:
     """Delete what attempts left behind that ended by this history. Repeatable after a crash."""
     live = {c.manifest for trial in history.trials for c in trial.checkpoints.values()}
     ended = [

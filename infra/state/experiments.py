@@ -319,7 +319,7 @@ def prepare(
         _check_limits(replay(store, name), current)
     if current.trainable == "pickled" and code is None:
         code = log.opened.code if log.opened else None
-    over, failed = _standing(store, name, log, total, retry_failed=retry_failed)
+    over, failed = _is_over(store, name, log, total, retry_failed=retry_failed)
     more = (trials is not None and trials != total) or bool(failed)
     changed = {"budget", "stop", "register"} & {*_changed(stored, current)}
     return Prepared(
@@ -383,7 +383,7 @@ def _check_limits(history: History, spec: Spec) -> None:
         raise SpecError("stop.dollars", spec.stop.dollars, problem, "give more: --dollars")
     given, now = spec.budget, history.t_last
     if given not in (None, history.spec.budget) and budget.share(history, given, now) >= 1:
-        problem = f"is used up already, {budget.standing(history, now, given)}"
+        problem = f"is used up already, {budget.used_text(history, now, given)}"
         raise SpecError("budget", given.to_json(), problem, "give more: --budget")
 
 
@@ -403,7 +403,7 @@ def _check_total(stored: Spec, trials: int, total: int) -> None:
         raise SpecError("trials", trials, f"the grid has only {cells} cells", f"at most {cells}")
 
 
-def _standing(
+def _is_over(
     store: Store, name: str, log: Survey, total: int, *, retry_failed: bool
 ) -> tuple[bool, int | None]:
     """Return whether all trials are over, and how many failed ones to retry (None: not asked)."""

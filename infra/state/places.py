@@ -104,7 +104,7 @@ class Places:
 
     def writable(self) -> Places:
         """Check that the root can be written, and return this object. Raises UserError."""
-        self.storage.prove()
+        self.storage.check_writable()
         return self.prepared()
 
     def prepared(self) -> Places:

@@ -59,7 +59,7 @@ def written_at(places: Places, name: str) -> int:
 
 def write(places: Places, served: ServeRecord) -> None:
     """Write the description, which makes the station serve it."""
-    for file in (_place(places, served.name), standing(places, served.name)):
+    for file in (_place(places, served.name), status_file(places, served.name)):
         private_files.folder(file.parent)
     private_files.replace(_place(places, served.name), msgspec.json.encode(served))
 
@@ -91,7 +91,7 @@ def names(places: Places) -> list[str]:
     )
 
 
-def standing(places: Places, name: str) -> Path:
+def status_file(places: Places, name: str) -> Path:
     """Return the file in which the server writes its status."""
     return places.services / "station" / "serving" / f"{name}.json"
 

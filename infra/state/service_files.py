@@ -64,7 +64,7 @@ def common(root: Root, beside: Path | None) -> Path:
 def make(root: Root, beside: Path | None) -> None:
     """Create the root and the folder for this host's services. Raises UserError."""
     if beside is None or not beside.exists():
-        root.prove()
+        root.check_writable()
     services = common(root, beside)
     try:
         private_files.folder(services)

@@ -24,7 +24,7 @@ import msgspec
 from regrow.infra.machine import private_files
 from regrow.infra.machine.confidential import confidential
 from regrow.infra.state.sources import LEFT_OUT, SUFFIXES, walk
-from regrow.tasks.checkpoint.manifests import Unsound, check_paths
+from regrow.tasks.checkpoint.manifests import CorruptCheckpoint, check_paths
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Store
 
@@ -120,7 +120,7 @@ def restore(store: Store, key: str, below: Path) -> Path:
             except OSError:  # another process was faster
                 return folder
             os.mkdir(made)  # for the end of the block
-    except (Missing, Unsound, msgspec.MsgspecError) as error:
+    except (Missing, CorruptCheckpoint, msgspec.MsgspecError) as error:
         raise UserError(f"the snapshot of the code, {key}, is damaged: {error}") from None
     return folder
 
@@ -130,13 +130,13 @@ def _listed(store: Store, key: str, name: str) -> list[_File]:
     with tempfile.TemporaryDirectory() as place:
         store.fetch(key, file := Path(place, "list"))
         if file.stat().st_size > MOST_LIST_BYTES:
-            raise Unsound("its list is too long")
+            raise CorruptCheckpoint("its list is too long")
         listed = file.read_bytes()
     if hashlib.sha256(listed).hexdigest() != name:
-        raise Unsound("its list does not match its hash")
+        raise CorruptCheckpoint("its list does not match its hash")
     files = msgspec.json.decode(listed, type=list[_File])
     if len(files) > MOST_FILES or not all(_DIGEST.fullmatch(file.sha256) for file in files):
-        raise Unsound("it has too many files, or wrong hashes")
+        raise CorruptCheckpoint("it has too many files, or wrong hashes")
     check_paths((file.path for file in files), ())
     return files
 
@@ -146,7 +146,7 @@ def _fetch(store: Store, file: _File, folder: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     store.fetch(PREFIX + file.sha256, path)
     if path.stat().st_size > MOST_BYTES:
-        raise Unsound(f"{file.path} is too large")
+        raise CorruptCheckpoint(f"{file.path} is too large")
     if hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256:
         raise UserError(f"{file.path} in the snapshot of the code does not match its hash")
     path.chmod(0o700 if file.executable else 0o600)

@@ -27,7 +27,7 @@ FORMATS = "regrow.spec_files"
 class Format(Protocol):
     """A file format of another tool, which describes an experiment. For files without `space`."""
 
-    def is_its(self, data: Mapping[str, Any]) -> bool:
+    def matches(self, data: Mapping[str, Any]) -> bool:
         """Return whether the file's content is of this format."""
         ...
 
@@ -86,7 +86,7 @@ def read_spec(
     data = read_map(path, "experiment", "regrow schema")
     for point in entry_points(group=FORMATS) if "space" not in data else ():
         found: Format = point.load()()
-        if found.is_its(data):
+        if found.matches(data):
             if changes:
                 raise UserError(f"--set: {path} is another tool's file; change it there")
             return found.read(data, path, trials, echo, _checked)

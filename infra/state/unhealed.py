@@ -16,7 +16,7 @@ from regrow.infra.machine import private_files
 from regrow.infra.state.places import Places
 
 
-class Unhealed(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why an experiment could not be resumed. `t`: seconds since the epoch."""
 
     t: float
@@ -27,7 +27,7 @@ def say(places: Places, name: str, why: str) -> None:
     """Record the failure, replacing an earlier one."""
     private_files.folder(_folder(places))
     private_files.replace(
-        _folder(places) / name, msgspec.json.encode(Unhealed(t=time.time(), why=why))
+        _folder(places) / name, msgspec.json.encode(ResumeFailure(t=time.time(), why=why))
     )
 
 
@@ -37,17 +37,17 @@ def withdraw(places: Places, name: str) -> None:
         (_folder(places) / name).unlink()
 
 
-def records(places: Places) -> dict[str, Unhealed]:
+def records(places: Places) -> dict[str, ResumeFailure]:
     """Return the records by the experiments' names."""
     found = {}
     with suppress(OSError):
         for file in sorted(_folder(places).iterdir()):
             with suppress(OSError, msgspec.DecodeError):
-                found[file.name] = msgspec.json.decode(file.read_bytes(), type=Unhealed)
+                found[file.name] = msgspec.json.decode(file.read_bytes(), type=ResumeFailure)
     return found
 
 
-def line(places: Places, name: str, one: Unhealed) -> str:
+def line(places: Places, name: str, one: ResumeFailure) -> str:
     """Return the record as a line for people."""
     return (
         f"the station could not continue with {name} by itself: {one.why};"

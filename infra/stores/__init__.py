@@ -58,7 +58,7 @@ class Root(Protocol):
     def size(self, experiment: str) -> tuple[int, int]:
         """Return how many objects an experiment has, and their bytes."""
 
-    def prove(self) -> None:
+    def check_writable(self) -> None:
         """Check that objects can be created, only once, and deleted. Creates the root."""
 
 

@@ -95,7 +95,7 @@ class LocalRoot:
                     count, size = count + 1, size + os.lstat(os.path.join(folder, file)).st_size
         return count, size
 
-    def prove(self) -> None:
+    def check_writable(self) -> None:
         """See Root. A root that exists keeps its permissions, as a team may share it on purpose."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

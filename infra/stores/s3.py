@@ -70,10 +70,10 @@ class S3Root:
         """See Root. Takes one request per thousand objects."""
         return self.store(experiment).size()
 
-    def prove(self) -> None:
+    def check_writable(self) -> None:
         """See Root. Raises UserError for a server that overwrites objects."""
         if (self.url, self.endpoint) not in _proven:
-            open_s3(self.url).prove()
+            open_s3(self.url).check_writable()
             _proven.add((self.url, self.endpoint))
 
 
@@ -200,7 +200,7 @@ class S3Store:
             worked=requests.worked,
         )
 
-    def prove(self) -> None:
+    def check_writable(self) -> None:
         """Check that objects can be created, only once, and deleted. Raises UserError."""
         key = f".probe/{uuid.uuid4().hex}"
         self.create(key, b"first")

@@ -8,7 +8,7 @@ opens an experiment), `tables`; texts and the live view are in `regrow/show/live
 import signal
 import sys
 
-from regrow.cli.exit_codes import ExitCode, deaf
+from regrow.cli.exit_codes import ExitCode, ignore_signals
 from regrow.infra.machine.streams import make_sure_of_streams
 from regrow.tasks.process import garbage
 from regrow.tasks.process.interrupted import check, interrupt
@@ -34,6 +34,6 @@ def main() -> None:
             check()  # Pydantic raises an error of its own where a signal interrupts it
             raise
     except KeyboardInterrupt:  # a traceback of imports would not help the user
-        deaf()
+        ignore_signals()
         sys.stderr.write("interrupted before anything was begun\n")
         sys.exit(ExitCode.INTERRUPTED)

@@ -46,9 +46,9 @@ from regrow.cli.verify import verify
 from regrow.cli.watch import watch
 from regrow.infra.log.log import Contradiction, CorruptLog
 from regrow.infra.machine.host_environment import a_home, causes, direct, exhausted, refused_path
-from regrow.infra.machine.streams import refusal, to_nowhere
+from regrow.infra.machine.streams import redirect_to_null, refusal
 from regrow.search.errors import SearchCodeError, SpecError
-from regrow.search.history.view import Uncreated
+from regrow.search.history.view import NotCreated
 from regrow.show.live.terminal import echo
 from regrow.tasks.errors import RegrowError, UserCodeError, UserError
 from regrow.tasks.output.traces import one_line, user_trace
@@ -120,7 +120,7 @@ def main() -> None:
         if isinstance(getattr(ended.__context__, "__cause__", None), InterruptedBySignal):
             raise InterruptedBySignal from None  # Typer has turned it into an exit code
         raise
-    except (UserError, SpecError, Unavailable, Uncreated) as wrong:
+    except (UserError, SpecError, Unavailable, NotCreated) as wrong:
         _fail(ExitCode.WRONG_INPUT, wrong)
     except CorruptLog as damaged:
         restored = (
@@ -136,7 +136,7 @@ def main() -> None:
     except RegrowError as failed:
         _fail(ExitCode.FAILED, failed)
     except BrokenPipeError:  # raised in Typer if the reader of the output has closed it
-        to_nowhere(sys.stdout)
+        redirect_to_null(sys.stdout)
         sys.exit(ExitCode.FAILED)
     except Exception as error:  # noqa: BLE001 - any other exception is a bug of regrow
         _end_by(error)

@@ -20,7 +20,7 @@ from regrow.cli import exit_codes, options
 from regrow.cli.console import confirm, say
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.help import GroupedCommands
-from regrow.cli.options import option, take_along
+from regrow.cli.options import include_in_uploads, option
 from regrow.infra.state.places import AGAIN, Places
 from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
@@ -146,10 +146,10 @@ def follow(
 
     """
     from regrow.cli.watch import view
-    from regrow.flows.agents import Gone, Watch
+    from regrow.flows.agents import AgentsGone, RunnerWatch
     from regrow.infra.log.reading import survey
 
-    runs_it = Watch(run, submission)
+    runs_it = RunnerWatch(run, submission)
     try:
         shown = ""
         while name not in places.experiments() or (
@@ -162,7 +162,7 @@ def follow(
         history = view(places.known(name), runs_it, places, name, quiet=quiet, as_json=as_json)
         if submission is not None and history is not None:
             run.done(submission)
-    except Gone as gone:
+    except AgentsGone as gone:
         say(f"{gone}\n{name} is not finished; `{os.environ[AGAIN]}` continues it")
         sys.exit(ExitCode.INTERRUPTED)
     except KeyboardInterrupt:
@@ -225,7 +225,7 @@ def submit(
     yes: options.Yes = False,
 ) -> None:
     """Start the agents of an experiment, without following it."""
-    take_along(include)
+    include_in_uploads(include)
     run = opened(file)
     what = order(run.cluster, experiment, name=name, trials=trials, state=state)
     before = run.end_of(what) if run.engine.reads else None

@@ -41,7 +41,7 @@ from regrow.show.views.comparison import (
     outcomes,
 )
 from regrow.show.views.comparison import compare as compared
-from regrow.show.views.names import LONGEST, apart
+from regrow.show.views.names import LONGEST, shortened
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import one_line
 
@@ -142,7 +142,7 @@ def _print(
             console.print()
         taken = sum(values[first:last]) + GAP * (last - first)
         width = max(LONGEST, min(wanted, console.width - taken))
-        cut = apart(titles, [width, *(width - mark for mark in marks)])
+        cut = shortened(titles, [width, *(width - mark for mark in marks)])
         width = max(map(add, map(cell_len, cut), [0, *marks]))
         spare = (console.width - taken - width) // (last - first)
         columns = [

@@ -100,7 +100,7 @@ def estimate(
     from regrow.cli.spec_file import located_in, read
     from regrow.infra.clusters.cluster_file import read_cluster
     from regrow.search.options import chosen
-    from regrow.search.planning.estimating import Premises, Rates
+    from regrow.search.planning.estimating import EstimateInputs, Rates
     from regrow.show.estimate import simulations as simulated
     from regrow.show.estimate import sources
     from regrow.show.estimate.estimate import as_data
@@ -139,14 +139,14 @@ def estimate(
                 f"--machines {counts[0]}: a trial needs {least} workers; --per-machine sets how"
                 " many of them a machine runs"
             )
-        premises = Premises(
+        inputs = EstimateInputs(
             spec=spec,
             curves=origin.curves,
             offered=offered,
             timing=origin.timing,
             spot=[read_trace(path) for path in trace] if trace else Rates(),
         )
-        with simulated.running(premises, simulations) as running:
+        with simulated.running(inputs, simulations) as running:
             found = estimated(running, origin, machines=counts, budgets=amounts)
     if page is not None:
         from regrow.show.estimate.page import html

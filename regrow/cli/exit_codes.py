@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     """The durable state is damaged."""
 
 
-def deaf() -> None:
+def ignore_signals() -> None:
     """Ignore signals from now on: they must not change the exit code of the last lines."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

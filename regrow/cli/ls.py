@@ -27,7 +27,7 @@ from regrow.search.history import History
 from regrow.show.live import text
 from regrow.show.live.terminal import echo
 from regrow.show.views import summaries
-from regrow.show.views.names import LONGEST, apart
+from regrow.show.views.names import LONGEST, shortened
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import one_line
 from regrow.tasks.process import disk
@@ -187,7 +187,7 @@ def _table(found: Sequence[Listed], now: float, width: int) -> Table:
     going = [column for column in _GOING if column in shown]
     while going and room() < LONGEST:
         shown.remove(going.pop(0))
-    names = apart([row["name"] for row in rows], [max(LONGEST, room())] * len(rows))
+    names = shortened([row["name"] for row in rows], [max(LONGEST, room())] * len(rows))
     table = tables.plain_table()
     for column in shown:
         table.add_column(column, no_wrap=column not in _FOLDED, overflow="fold")

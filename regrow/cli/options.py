@@ -146,7 +146,7 @@ def take_gpus(ids: str | None) -> None:
     os.environ[DEVICES] = gpus.chosen(ids, gpus.found())
 
 
-def take_along(patterns: list[str] | None) -> None:
+def include_in_uploads(patterns: list[str] | None) -> None:
     """Send matching files to clusters although they would be excluded as confidential."""
     from regrow.infra.machine.confidential import INCLUDE, included
 

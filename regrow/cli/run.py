@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from regrow.cli import exit_codes, options
-from regrow.cli.options import option, take_along, take_gpus, with_limits
+from regrow.cli.options import include_in_uploads, option, take_gpus, with_limits
 from regrow.infra.log.reading import replay
-from regrow.infra.machine.streams import to_nowhere
+from regrow.infra.machine.streams import redirect_to_null
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.spec import Spec
@@ -51,7 +51,7 @@ def run(
     ] = False,
 ) -> None:
     """Run the experiment that FILE describes, or resume it if it exists already."""
-    take_along(include)
+    include_in_uploads(include)
     changes = with_limits(changes, budget, dollars, deadline)
     if on is not None and gpus is not None:
         raise UserError("--gpus is for this machine; a cluster's file lists its machines")
@@ -182,7 +182,7 @@ def run_session(
                     Session(watch=live.watch, prefect_port=prefect_port, warn=live.warn, **given)
                 )
         except KeyboardInterrupt:  # or SIGTERM; Typer would exit with 130 without a message
-            exit_codes.deaf()
+            exit_codes.ignore_signals()
             console.print("interrupted before the experiment began; nothing is lost")
             sys.stdout.flush()
             # Do not wait for library threads that still try to reach servers that have ended: waits
@@ -191,14 +191,16 @@ def run_session(
             end.daemon = True
             end.start()
             sys.exit(exit_codes.ExitCode.INTERRUPTED)
-        exit_codes.deaf()  # the exit code no longer changes
+        exit_codes.ignore_signals()  # the exit code no longer changes
         live.finish(store)
         history = replay(store, name)
         if not (as_json and quiet):
             for line in ending(history, places):
                 console.print(line, soft_wrap=True)
     if console.lost:
-        to_nowhere(console.file)  # else its buffer is written once more at exit, which then fails
+        redirect_to_null(
+            console.file
+        )  # else its buffer is written once more at exit, which then fails
         with suppress(OSError):
             echo(
                 f"not all could be printed ({console.lost}); `{places.command('show', name)}` shows"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from regrow.infra.prefect.deployments import Ran, Scheduled
+    from regrow.infra.prefect.deployments import Scheduled, ScheduleRun
     from regrow.search.spec import Spec, When
 
 _TIMES = ("cron", "every", "rrule")
@@ -272,7 +272,7 @@ def _who_runs(places: Places) -> str:
             "your Prefect server has it; a worker of the pool regrow runs it: prefect worker start"
             " --pool regrow"
         )
-    if home.stays(places.prefect_home):
+    if home.has_station(places.prefect_home):
         return ""
     return f"no station is up: nothing runs until `{places.command('up', '')}`"
 
@@ -384,7 +384,7 @@ def _table(found: list[Scheduled]) -> Table:
     return table
 
 
-def _outcome(one: Scheduled, ran: Ran) -> tuple[str, str]:
+def _outcome(one: Scheduled, ran: ScheduleRun) -> tuple[str, str]:
     due = "" if ran.due is None else f"{ran.due:%Y-%m-%d %H:%M:%S}"
     who = ran.experiment if ran.experiment not in ("", one.name) else due
     return who, f"{ran.state}: {ran.message}" if ran.message else ran.state

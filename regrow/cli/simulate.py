@@ -143,7 +143,7 @@ def _print(history: History, took: str) -> None:
     if history.choice.why:
         echo(history.choice.describe())
     console.print(f"{history.spec.name}: {took}")
-    for line in text.standing(history):
+    for line in text.simulated(history):
         echo(line)
     shown = tables.trials(history, console, most=10)
     shown.caption = f"{more} more: --json" if (more := len(history.trials) - 10) > 0 else None

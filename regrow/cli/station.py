@@ -85,7 +85,7 @@ def up(
 
     places = Places.at(state or root)
     if foreground:
-        start.stay(places, s3=place if s3 else None, host=host)
+        start.run_station(places, s3=place if s3 else None, host=host)
         return
     for line in start.start(places, s3=place if s3 else None, host=host):
         _say(f"# {line}" if s3 else line)

@@ -146,7 +146,7 @@ def _table(history: History, shown: Sequence[TrialRecord], columns: Sequence[_Co
     for place, trial in enumerate(shown):
         table.add_row(
             str(trial.number),
-            summaries.standing(trial),
+            summaries.state_text(trial),
             str(trial.best[1]) if trial.best else "",
             str(trial.step),
             str(len(trial.attempts)),

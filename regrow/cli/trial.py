@@ -21,7 +21,7 @@ from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import set_values
 from regrow.search.durations import duration
 from regrow.search.history import Attempt, History, TrialRecord
-from regrow.search.history.orders import TrialOrder, obeyed
+from regrow.search.history.orders import TrialOrder, is_carried_out
 from regrow.search.history.selection import selected
 from regrow.search.numbers import columned, readable
 from regrow.search.options import chosen
@@ -29,7 +29,7 @@ from regrow.show.live import text
 from regrow.show.live.grid import signs_of, spark
 from regrow.show.live.terminal import echo
 from regrow.show.views import machine_use, media, summaries
-from regrow.show.views.names import LONGEST, apart
+from regrow.show.views.names import LONGEST, shortened
 from regrow.show.views.trial_logs import TrialLogs
 from regrow.tasks.errors import UserError
 from regrow.tasks.media.items import Item
@@ -217,7 +217,7 @@ def _order(
     places: Places, history: History, found: list[TrialRecord], what: TrialOrder, *, yes: bool
 ) -> None:
     name, done = history.spec.name, _DONE[what]
-    left = [trial for trial in found if not obeyed(trial, what)]
+    left = [trial for trial in found if not is_carried_out(trial, what)]
     if not left:
         so = "over, or about to be" if what == "stop" else f"{done} already"
         echo(f"nothing to do: {'it is' if len(found) == 1 else 'they are all'} {so}")
@@ -245,7 +245,7 @@ def _head(history: History, found: TrialRecord, places: Places) -> Iterator[str]
     spec, name = history.spec, one_line(history.spec.name)
     why = one_line(found.attempts[-1].reason) if found.attempts else ""
     reason = f": {why}" if why else ""
-    stands = summaries.standing(found)
+    stands = summaries.state_text(found)
     yield f"trial {found.number} of {name}: {stands} at step {found.step}{reason}"
     again = (
         f", seed {found.number % spec.repeats + 1} of {spec.repeats}" if spec.repeats > 1 else ""
@@ -278,7 +278,7 @@ def _named(names: Sequence[str], values: Sequence[str]) -> Iterator[str]:
     """Yield a line for each value; names are cut in their middle where the terminal is narrow."""
     width = plain_console().width
     most = [max(LONGEST, width - cell_len(f"  : {value}")) for value in values]
-    for name, value in zip(apart(list(map(one_line, names)), most), values, strict=True):
+    for name, value in zip(shortened(list(map(one_line, names)), most), values, strict=True):
         yield f"  {name}: {value}"
 
 

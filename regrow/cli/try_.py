@@ -90,7 +90,7 @@ def try_(
                 _print_ending(one, ended, printer.seconds)
                 _print_checkpoints(one, keep)
                 if restore and one.saved:
-                    _go_on(one, printer, rows, spec)
+                    _repeat_steps(one, printer, rows, spec)
         except KeyboardInterrupt:
             echo(f"\nended by Ctrl-C after step {one.rows[-1].step if one.rows else 0}")
             sys.exit(ExitCode.INTERRUPTED)
@@ -215,7 +215,7 @@ def _print_checkpoints(one: OneTrial, keep: Path | None) -> None:
         echo(f"its files are in {keep}")
 
 
-def _go_on(one: OneTrial, printer: _StepPrinter, rows: list[Row], spec: Spec) -> None:
+def _repeat_steps(one: OneTrial, printer: _StepPrinter, rows: list[Row], spec: Spec) -> None:
     """Run a second attempt from a checkpoint before the last step, so that a step can be compared;
     if there is none, run one step more.
     """

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from regrow.cli import exit_codes, options
-from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.log.follower import Follower, LogGone
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import Subscription
@@ -101,7 +101,7 @@ def view(
                 for line in summary(viewer.board.history, places, alive=False, now=time.time()):
                     say(line)
             raise
-        except Vanished:
+        except LogGone:
             raise UserError(
                 f"experiment {name!r} was removed from {places.root} while it was watched"
             ) from None
@@ -191,7 +191,7 @@ def _follow(
             first = first and not segments
             if history.closed is not None and history.closed.status != "interrupted":
                 return history
-        if events is not None and events.deaf:
+        if events is not None and events.failed:
             return None
         banner = _away(batch.trouble) if batch.trouble else runs_it.banner(history)
         if viewer.banner.partition("(")[0] != banner.partition("(")[0]:

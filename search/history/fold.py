@@ -19,9 +19,9 @@ from regrow.search.history.records import (
     STUDY_STOPPED,
     Attempt,
     TrialRecord,
+    event_lines,
     prices_of,
     specification,
-    story,
 )
 from regrow.search.history.view import View
 from regrow.search.lifecycle import AttemptMove, AttemptState, IllegalMove, Move, TrialState
@@ -46,7 +46,7 @@ class History(View):
             _HANDLERS[type(event)](self, event)
         except IllegalMove as error:
             if error.trial is not None and 0 <= error.trial < len(self.trials):
-                error.story = story(self.trials[error.trial], self.t_created)
+                error.story = event_lines(self.trials[error.trial], self.t_created)
             raise
         self.t_last = max(self.t_last, event.t)
         if self.work is not None and (number := getattr(event, "trial", None)) is not None:

@@ -17,7 +17,7 @@ def as_event(trial: int, what: TrialOrder, t: float) -> Excluded | Halted:
     return Excluded(t=t, trial=trial, excluded=what == "drop")
 
 
-def obeyed(trial: TrialRecord, what: TrialOrder) -> bool:
+def is_carried_out(trial: TrialRecord, what: TrialOrder) -> bool:
     """Return whether nothing is left to record: it is so already, or a stop comes too late."""
     if what == "stop":
         attempt = trial.attempt

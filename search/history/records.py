@@ -350,7 +350,7 @@ def prices_of(began: Began, width: int, usual: float | None) -> tuple[float | No
     return (sum(shares) + unknown) / width, sum(nodes.values())
 
 
-def story(trial: TrialRecord, zero: float) -> tuple[str, ...]:
+def event_lines(trial: TrialRecord, zero: float) -> tuple[str, ...]:
     """Return the last events of a trial as text, oldest first, attempt by attempt, with known times
     in seconds after `zero`. An error shows them beside the refused move.
     """

@@ -63,7 +63,7 @@ def selected(history: History, condition: str) -> list[TrialRecord]:
 
 
 def _values(history: History, trial: TrialRecord) -> dict[str, Any]:
-    metrics = trial.curve.shown(trial.curve.standing) if trial.step else {}
+    metrics = trial.curve.shown(trial.curve.representative) if trial.step else {}
     own = {
         "trial": trial.number,
         "state": trial.state.value,

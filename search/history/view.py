@@ -20,7 +20,7 @@ from regrow.search.spec.keys import UNLIMITED
 from regrow.search.spec.parts import Metric
 
 
-class Uncreated(LookupError):
+class NotCreated(LookupError):
     """The log is empty: it does not even say which experiment it belongs to."""
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class View:
     def spec(self) -> Spec:
         """The specification with the last session's settings. Raises Uncreated."""
         if self._spec is None:
-            raise Uncreated
+            raise NotCreated
         return self._spec
 
     @property
@@ -123,7 +123,7 @@ class View:
         was created, whatever a later session changes. Raises Uncreated.
         """
         if self._setting is None:
-            raise Uncreated
+            raise NotCreated
         return self._setting
 
     @property
@@ -135,7 +135,7 @@ class View:
     def objective(self) -> Metric:
         """The specification's objective. Cached, as it is made anew at each access."""
         if self._objective is None:
-            raise Uncreated
+            raise NotCreated
         return self._objective
 
     @property

@@ -105,7 +105,7 @@ def larger(given: Training) -> str:
     return f"'{{hours: {1.5 * _whole(given):g}}}'"
 
 
-def standing(history: History, now: float, given: Training | None = None) -> str:
+def used_text(history: History, now: float, given: Training | None = None) -> str:
     """Return how much is used, for people: "12.3 of 30 trainings"; "" without a budget.
 
     Args:

@@ -175,7 +175,7 @@ class ScenarioForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Premises:
+class EstimateInputs:
     """What every simulation of an estimate is made of.
 
     Attributes:
@@ -260,27 +260,27 @@ def _exponential(rates: Rates, chance: random.Random) -> Availability:
     return Availability(changes=tuple(changes), begins_up=begins_up)
 
 
-def simulated(premises: Premises, scenario: Scenario, number: int) -> Outcome:
+def simulated(inputs: EstimateInputs, scenario: Scenario, number: int) -> Outcome:
     """Return the outcome of simulation `number` of a scenario. The same arguments give the same.
 
     Simulations of the same number have the same seed, curves and market in every scenario. The seed
     is not the file's: what its proposals would meet is known from no more than their neighbours.
     """
-    seed = seed_for(premises.spec.seed, number, "forecast")
-    spec = premises.specified(scenario, seed)
+    seed = seed_for(inputs.spec.seed, number, "forecast")
+    spec = inputs.specified(scenario, seed)
     chance = random.Random(seed_for(seed, 0, "market"))  # noqa: S311 - no secret
-    save = premises.timing.save or 0.0
+    save = inputs.timing.save or 0.0
     run = Simulation(
         spec=spec,
         objective=Drawn(
-            premises.curves,
+            inputs.curves,
             spec.space,
             spec.objective.name,
             seed_for(spec.seed, number, "forecast"),
         ),
-        machines=list(premises.fleet(scenario, chance)),
-        slots=premises.slots(scenario),
-        startup=premises.timing.startup,
+        machines=list(inputs.fleet(scenario, chance)),
+        slots=inputs.slots(scenario),
+        startup=inputs.timing.startup,
         save=save,
         restore=save,
     ).open()
@@ -319,12 +319,12 @@ def span(values: Sequence[float]) -> Span:
 
 
 def summary(
-    premises: Premises, scenario: Scenario, outcomes: Sequence[Outcome]
+    inputs: EstimateInputs, scenario: Scenario, outcomes: Sequence[Outcome]
 ) -> ScenarioForecast:
     """Return what the outcomes of a scenario tell."""
     costs = [one.cost for one in outcomes if one.cost is not None]
     bests = [one.best for one in outcomes if one.best is not None]
-    stop = premises.spec.stop
+    stop = inputs.spec.stop
     count = len(outcomes)
     done = {key: sum(one.ended and one.cut != key for one in outcomes) / count for key in _LIMITS}
     hours = sum(one.hours for one in outcomes)

@@ -308,7 +308,7 @@ def on_time(history: History, now: float) -> float | None:
     return found.before(limit.at)
 
 
-def standing(history: History, now: float, *, alive: bool = True) -> str:
+def limits_text(history: History, now: float, *, alive: bool = True) -> str:
     """Return "12.3 of 30 trainings, 31.20 of 200.00 dollars, 4:10:00 of 9:00:00, on time with 97
     %"; "" without limits.
 
@@ -318,7 +318,7 @@ def standing(history: History, now: float, *, alive: bool = True) -> str:
     if not history.spec.limited:
         return ""
     now = now if alive else history.t_last
-    used = budget.standing(history, now)
+    used = budget.used_text(history, now)
     found = [used] if used else []
     if stop.dollars is not None:
         found.append(f"{money(limits.spent(history, now))} of {money(stop.dollars)} dollars")

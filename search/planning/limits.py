@@ -216,7 +216,7 @@ def in_words(history: History, event: Milestone) -> str:
     """Return a milestone for people: "50 % of the money is spent: 10.02 of 20.00 dollars"."""
     stop = history.spec.stop
     if event.limit == "budget":
-        return f"{event.percent} % of the budget is used: {budget.standing(history, event.t)}"
+        return f"{event.percent} % of the budget is used: {budget.used_text(history, event.t)}"
     if event.limit == "stop.dollars":
         return (
             f"{event.percent} % of the money is spent: {money(event.spent or 0.0)} of"
@@ -399,7 +399,7 @@ def why_not_kept(history: History) -> Reason | None:
 
 
 def _used_up(history: History, now: float) -> str:
-    return f"the budget is used: {budget.standing(history, now)}"
+    return f"the budget is used: {budget.used_text(history, now)}"
 
 
 def _words(history: History, limit: Limit, now: float) -> str:

@@ -188,11 +188,11 @@ class Fleet:
         return found
 
     def start(self, number: int) -> None:
-        """Start a machine, which takes attempts once it is `booted`."""
+        """Start a machine, which takes attempts once it is `finish_boot`."""
         self._state[number] = "booting"
         self._uses[number] += 1
 
-    def booted(self, number: int) -> None:
+    def finish_boot(self, number: int) -> None:
         """Add the machine's slots to the free ones."""
         self._state[number] = "up"
         self._uses[number] += 1

@@ -152,7 +152,7 @@ class Results:
             state=trial.proposal_state,
             status="paused" if trial.held and trial.step else FINAL.get(trial.state, "running"),
             # If no step meets the constraints, the objective is still known.
-            value=trial.values[trial.curve.standing - 1] if trial.step else None,
+            value=trial.values[trial.curve.representative - 1] if trial.step else None,
             # a copy: a paused trial may continue before the sampler gets it
             intermediate=self._steps(trial),
             values=tuple(values) if len(values) == len(spec.metrics) > 1 else None,

@@ -180,7 +180,7 @@ class Simulation:
             self._write(Created(t=self.now, id=nobody, spec=spec, auto=auto, distinct=distinct))
         for number, machine in enumerate(self._fleet.machines):
             if machine.permanent and machine.availability.up(self.now):
-                self._fleet.booted(number)
+                self._fleet.finish_boot(number)
             self._watch(number)
         created = self.history.created
         assert created is not None
@@ -324,7 +324,7 @@ class Simulation:
         machine = self._fleet.machines[number]
         if machine.availability.up(self.now):
             if machine.permanent:
-                self._fleet.booted(number)
+                self._fleet.finish_boot(number)
             self._place()
             return
         self._fleet.stop(number)
@@ -362,7 +362,7 @@ class Simulation:
     def _booted(self, number: int, use: int) -> None:
         """Let a machine take attempts, unless it was lost since it was started."""
         if self._fleet.uses(number) == use:
-            self._fleet.booted(number)
+            self._fleet.finish_boot(number)
             self._idle_from_now(number)
             self._place()
 
@@ -432,9 +432,9 @@ class Simulation:
                 )
             )
         if self._alive(running):
-            self._go_on(running)
+            self._next_step(running)
 
-    def _go_on(self, running: Running) -> None:
+    def _next_step(self, running: Running) -> None:
         """End the attempt, or begin its next step."""
         trial = self.history.trials[running.trial]
         attempt = self.history.lease(running.trial, running.attempt)
@@ -484,12 +484,12 @@ class Simulation:
                 return
             self._save_and_go_on(running, attempt)
         else:
-            self._go_on(running)
+            self._next_step(running)
 
     def _save_and_go_on(self, running: Running, attempt: Attempt) -> None:
         self._save(running, attempt)
         if self._alive(running):
-            self._go_on(running)
+            self._next_step(running)
 
     def _due(self, running: Running) -> bool:
         """Return whether a checkpoint is due at the step that was just reported."""

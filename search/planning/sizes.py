@@ -45,13 +45,13 @@ def first(groups: Sequence[Group]) -> dict[str, int]:
     left, found = KEPT, {}
     for one in groups:
         found[one.name] = one.most
-        if comes_on_need(one.market, [other.market for other in groups]):
+        if is_elastic(one.market, [other.market for other in groups]):
             found[one.name] = min(left, one.most)
             left -= found[one.name]
     return found
 
 
-def comes_on_need(market: str, markets: Sequence[str]) -> bool:
+def is_elastic(market: str, markets: Sequence[str]) -> bool:
     """Return whether machines of this market come only for attempts that wait for them. `markets`:
     those of all groups of the cluster.
     """
@@ -63,7 +63,7 @@ def sizes(history: History, groups: Sequence[Group], now: float) -> dict[str, in
     a machine itself leaves when it is idle.
     """
     markets = [one.market for one in groups]
-    elastic = [one for one in groups if comes_on_need(one.market, markets)]
+    elastic = [one for one in groups if is_elastic(one.market, markets)]
     there = sum(one.there for one in elastic)
     coming = max(0, there - len(_present(history)))
     more = max(_machines(history, now) - coming, KEPT - there)

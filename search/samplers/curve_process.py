@@ -53,7 +53,7 @@ class Observations:
     choice: npt.NDArray[np.bool_]
     beforehand: Beforehand | None = None
 
-    def apart(self, others: Floats) -> Floats:
+    def squared_distances(self, others: Floats) -> Floats:
         """Return squared distances by dimension to the points (m, d): (d, n, m)."""
         gaps = self.points.T[:, :, None] - others.T[:, None, :]
         squares = np.square(gaps, out=gaps)
@@ -102,7 +102,7 @@ def prior(dimensions: int) -> tuple[Floats, Floats]:
 def fit(seen: Observations) -> Hyperparameters:
     """Return the hyperparameters of largest posterior density, searched from the prior's mean."""
     mean, spread = prior(seen.points.shape[1])
-    squares, gaps = seen.apart(seen.points), _gaps(seen.times, seen.times)
+    squares, gaps = seen.squared_distances(seen.points), _gaps(seen.times, seen.times)
     count, advice = len(seen.values), seen.advice(seen.points)
     values, fixed = seen.values - _agreed(advice), _LEVEL + _weighing(advice, advice)
 
@@ -169,7 +169,9 @@ class Process:
 
     def _between(self, points: Floats, times: Floats, advice: Floats) -> Floats:
         h = self._h
-        r = np.sqrt(5 * np.tensordot(np.exp(-2 * h.lengths), self._seen.apart(points), 1))
+        r = np.sqrt(
+            5 * np.tensordot(np.exp(-2 * h.lengths), self._seen.squared_distances(points), 1)
+        )
         kernel = (1 + r + r * r / 3) * np.exp(
             h.variance - r - _gaps(self._seen.times, times) * np.exp(-h.time)
         )
@@ -193,7 +195,7 @@ class Process:
         )
         return mean, np.sqrt(np.maximum(own - np.square(solved).sum(axis=0), 1e-12))
 
-    def believing(self, points: Floats) -> Process:
+    def with_fantasies(self, points: Floats) -> Process:
         """Return the process as if points (m, d) had ended as expected ("kriging believer")."""
         mean, _ = self.at_the_end(points)
         seen = self._seen

@@ -33,7 +33,7 @@ class Wanted:
 class External(Protocol):
     """A sampler in the coordinator, made anew in each of its processes."""
 
-    def hear(self, event: AnyEvent) -> None:
+    def observe(self, event: AnyEvent) -> None:
         """Take one event of the log; called for all of them, from the first, in order."""
         ...
 

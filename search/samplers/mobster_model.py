@@ -84,7 +84,7 @@ class MobsterModel:
         leaders = known[np.argsort(expected, kind="stable")[:LEADERS]]
         running = [points[number] for number in sorted(pending)]
         if running:
-            process = process.believing(np.array(running))
+            process = process.with_fantasies(np.array(running))
         taken = np.array(
             [*known.tolist(), *running, *(points[number] for number in sorted(failed))]
         )

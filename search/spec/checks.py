@@ -41,7 +41,7 @@ def check(spec: Keys, *, recorded: bool) -> None:
     _on_oom(spec)
     _when(spec)
     if not recorded:
-        _something_differs(spec)
+        _check_trials_differ(spec)
 
 
 def _when(spec: Keys) -> None:
@@ -266,7 +266,7 @@ def _group(spec: Keys) -> None:
             raise SpecError(f"resources.{key}", value, problem, hint)
 
 
-def _something_differs(spec: Keys) -> None:
+def _check_trials_differ(spec: Keys) -> None:
     """Raise SpecError if all trials would be the same, unless the user asks for that."""
     domains = [p for p in spec.space.parameters if not isinstance(p.domain, Constant)]
     if (

@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from regrow.search.bounds import LAST_TIME
-from regrow.search.durations import bounded
+from regrow.search.durations import bounded_seconds
 
 _WRITTEN = re.compile(r"(?P<time>\S+(?: \d\S*)?)(?:\s+|\[)(?P<zone>[A-Za-z][\w+/-]*)\]?")
 """A time, then the name of a time zone."""
@@ -24,11 +24,11 @@ def moment(value: Any) -> Any:
     A time without a zone is one of this machine's time zone. Raises ValueError, with what to write,
     for a time that cannot be read, that a clock never shows or shows twice, or too far away.
     """
-    span = bounded(value)
+    span = bounded_seconds(value)
     if isinstance(span, int | float) and not isinstance(span, bool):
         return float(span)
     if isinstance(value, timedelta):
-        return bounded(value.total_seconds())
+        return bounded_seconds(value.total_seconds())
     if isinstance(value, datetime):
         return _zoned(value)
     text, zone = str(value).strip(), None  # a date of YAML's becomes text again

@@ -26,7 +26,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from regrow.search.bounds import LARGEST, LONGEST, MOST, MOST_HOURS, MOST_TOGETHER
-from regrow.search.durations import Span, bounded
+from regrow.search.durations import Span, bounded_seconds
 from regrow.search.errors import SpecError
 from regrow.search.measured import Traffic
 from regrow.search.mode import Mode, sign_of
@@ -70,7 +70,7 @@ def _unbounded(schema: dict[str, Any]) -> None:
 
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Seconds = Annotated[Number, BeforeValidator(bounded, json_schema_input_type=Span)]
+Seconds = Annotated[Number, BeforeValidator(bounded_seconds, json_schema_input_type=Span)]
 """A number, or text such as "10min"."""
 Hours = Annotated[Number, Field(gt=0, le=MOST_HOURS)]
 Deadline = Annotated[

@@ -111,7 +111,7 @@ def run_attempt(
         saved = _saved_by(writer, assignment, origin.cloned, asked)
         reporter = Reporter(shared.coordinator, assignment, began if begins else None, saved)
         reporter.step = origin.step
-        reporter.on_drop, writer.on_news = writer.drop, reporter.hurry
+        reporter.on_drop, writer.on_news = writer.drop, reporter.send_now
         reporter.trouble = lambda: writer.trouble
         reporter.others_usage = lambda: group.usage
         if begins and (assignment.checkpoints or group.others is not None):
@@ -303,7 +303,7 @@ def _leaving(host: Host) -> Callable[[], None]:
 def _restored(assignment: Assignment, store: Store, folder: Path) -> _Origin:
     """Restore the newest valid checkpoint into `folder`. One of another trial is cloned."""
     try:
-        found = _patiently(lambda: saving.restore(store, assignment.checkpoints, folder))
+        found = _retrying(lambda: saving.restore(store, assignment.checkpoints, folder))
     except (StoreError, OSError) as error:
         return _Origin(trouble=error)
     for key, why in found.skipped:
@@ -326,7 +326,7 @@ def _restored(assignment: Assignment, store: Store, folder: Path) -> _Origin:
     # has reached.
     trial, attempt, step = assignment.trial, assignment.attempt, assignment.step
     try:
-        copy = _patiently(
+        copy = _retrying(
             lambda: saving.clone(store, source, trial=trial, attempt=attempt, step=step)
         )
     except (StoreError, OSError) as error:
@@ -335,7 +335,7 @@ def _restored(assignment: Assignment, store: Store, folder: Path) -> _Origin:
     return replace(origin, step=step, cloned=cloned, manifest=copy.manifest)
 
 
-def _patiently(what: Callable[[], T]) -> T:
+def _retrying(what: Callable[[], T]) -> T:
     return retry_while_unavailable(what, say=_LOG.warning, seconds=PATIENCE_SECONDS)
 
 

@@ -68,7 +68,7 @@ def train(
 
 
 @contextmanager
-def _undressed() -> Iterator[None]:
+def _own_errors_unwrapped() -> Iterator[None]:
     """Unwrap regrow's own exceptions from a group whose other tasks ended because of them."""
     try:
         yield
@@ -101,14 +101,14 @@ def _run(
 ) -> AttemptVerdict | None:
     spec, share = job.spec, job.spec.resources.gpu_share
     try:
-        with _undressed(), own, running(trial), as_a_script(spec.trainable, job.folder):
+        with _own_errors_unwrapped(), own, running(trial), as_a_script(spec.trainable, job.folder):
             if share is not None:
                 gpu_memory.announce(share)
             function: Callable[[Trial], object] = load(job, store)
             if share is not None:
                 gpu_memory.limit(share)
             if (enough := spec.stop.trial.function) is not None:
-                trial.enough_if(find(enough, job.folder))
+                trial.set_stop_function(find(enough, job.folder))
             with restored():  # what its module changes as it is imported stays
                 trial.returned = function(trial)
     except TrialEnd:

@@ -1,7 +1,7 @@
 """Checkpoint manifests: their content, their bytes, and their validation. No I/O here.
 
 Everything read back is suspect: a manifest that fails verification, or that would write outside the
-checkpoint's folder or refer to anything but blobs, raises `Unsound` and is never acted on.
+checkpoint's folder or refer to anything but blobs, raises `CorruptCheckpoint` and is never used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MANIFEST = re.compile(r"manifests/(\d+)/(\d+)/(\d{10})\.json")
 _BLOB = re.compile(r"blobs/\d+/\d+/([0-9a-f]{64})")
 
 
-class Unsound(RegrowError):
+class CorruptCheckpoint(RegrowError):
     """A checkpoint, or a part of it, is not what was saved; the message says why. Use another."""
 
 
@@ -107,7 +107,7 @@ def joined(parts: Iterable[CheckpointPart]) -> tuple[list[CheckpointFile], list[
         folders.update(dict.fromkeys(part.folders))
     try:
         check_paths(files, folders)
-    except Unsound as error:
+    except CorruptCheckpoint as error:
         raise UserError(
             f"checkpoint: {error}, in the files of all ranks; choose other names"
         ) from None
@@ -129,19 +129,23 @@ def unseal(key: str, data: bytes) -> Manifest:
     try:
         sealed = _sealed.decode(data)
         if hashlib.sha256(sealed.manifest).hexdigest() != sealed.sha256:
-            raise Unsound("the manifest's checksum differs")
+            raise CorruptCheckpoint("the manifest's checksum differs")
         manifest = _manifest.decode(sealed.manifest)
     except ValueError as error:  # base class of msgspec's errors
-        raise Unsound(f"the manifest is damaged: {error}") from None
+        raise CorruptCheckpoint(f"the manifest is damaged: {error}") from None
     if manifest.version != VERSION:
-        raise Unsound(f"the manifest has version {manifest.version}; this regrow reads {VERSION}")
+        raise CorruptCheckpoint(
+            f"the manifest has version {manifest.version}; this regrow reads {VERSION}"
+        )
     if manifest_key(manifest.trial, manifest.attempt, manifest.step) != key:
         lease = f"trial {manifest.trial}, attempt {manifest.attempt}"
-        raise Unsound(f"the manifest is that of {lease}, step {manifest.step}")
+        raise CorruptCheckpoint(f"the manifest is that of {lease}, step {manifest.step}")
     for file in manifest.files:
         match = _BLOB.fullmatch(file.key)
         if not match or match[1] != file.sha256:
-            raise Unsound(f"the manifest refers to {file.key!r}, which is not its file's blob")
+            raise CorruptCheckpoint(
+                f"the manifest refers to {file.key!r}, which is not its file's blob"
+            )
     check_paths([file.path for file in manifest.files], manifest.folders)
     return manifest
 
@@ -152,15 +156,17 @@ def check_paths(files: Iterable[str], folders: Iterable[str]) -> None:
     for path, is_file in [*((f, True) for f in files), *((f, False) for f in folders)]:
         parts = path.split("/")
         if any(part in {"", ".", ".."} for part in parts) or "\\" in path or "\0" in path:
-            raise Unsound(f"the path {path!r} is not a plain one below the checkpoint's folder")
+            raise CorruptCheckpoint(
+                f"the path {path!r} is not a plain one below the checkpoint's folder"
+            )
         if len(path.encode()) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in parts):
-            raise Unsound(f"the path {path[:80]!r}... is too long")
+            raise CorruptCheckpoint(f"the path {path[:80]!r}... is too long")
         if PureWindowsPath(path).drive or PureWindowsPath(path).is_absolute():
-            raise Unsound(f"the path {path!r} leaves the checkpoint's folder on Windows")
+            raise CorruptCheckpoint(f"the path {path!r} leaves the checkpoint's folder on Windows")
         if path in taken:
-            raise Unsound(f"the path {path!r} occurs twice")
+            raise CorruptCheckpoint(f"the path {path!r} occurs twice")
         taken[path] = is_file
     for path in taken:
         for above in PurePosixPath(path).parents:
             if taken.get(str(above)):
-                raise Unsound(f"the path {path!r} lies below a file")
+                raise CorruptCheckpoint(f"the path {path!r} lies below a file")

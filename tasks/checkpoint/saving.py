@@ -23,8 +23,8 @@ import msgspec
 
 from regrow.search.measured import Traffic
 from regrow.tasks.checkpoint.manifests import (
+    CorruptCheckpoint,
     Manifest,
-    Unsound,
     blob_key,
     blob_scope,
     check_paths,
@@ -85,7 +85,7 @@ class Restored:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Swept:
+class SweepResult:
     """What a sweep deleted.
 
     Attributes:
@@ -201,7 +201,7 @@ def restore(store: Store, manifests: Iterable[str], folder: Path) -> Restored:
             _fetch(store, manifest, fresh)
             fresh.chmod(0o755)
             fresh.rename(folder)
-        except (Missing, Unsound) as error:
+        except (Missing, CorruptCheckpoint) as error:
             skipped.append((key, str(error)))
         else:
             return Restored(manifest=key, step=manifest.step, skipped=skipped)
@@ -246,7 +246,7 @@ def discard(store: Store, manifests: Collection[str], keep: Collection[str]) -> 
     return orphans
 
 
-def sweep(store: Store, live: Collection[str], attempts: Iterable[tuple[int, int]]) -> Swept:
+def sweep(store: Store, live: Collection[str], attempts: Iterable[tuple[int, int]]) -> SweepResult:
     """Delete what these attempts (trial, attempt) left behind: manifests that are not `live`, and
     blobs that no live manifest refers to.
 
@@ -269,7 +269,7 @@ def sweep(store: Store, live: Collection[str], attempts: Iterable[tuple[int, int
         if key not in staying and f"{key.rpartition('/')[0]}/" in ended
     ]
     store.delete(orphans)
-    return Swept(manifests=manifests, blobs=orphans, unsure=unsure)
+    return SweepResult(manifests=manifests, blobs=orphans, unsure=unsure)
 
 
 def _commit(store: Store, manifest: Manifest, *, uploaded: int) -> SavedCheckpoint:
@@ -291,7 +291,7 @@ def _blobs(store: Store, key: str) -> set[str] | None:
         return {file.key for file in unseal(key, store.read(key)).files}
     except Missing:
         return set()
-    except Unsound:
+    except CorruptCheckpoint:
         return None
 
 
@@ -331,10 +331,10 @@ def _fetch(store: Store, manifest: Manifest, folder: Path) -> None:
             store.fetch(file.key, target)
         except Missing as error:
             rank = f", of rank {file.rank}" if file.rank else ""
-            raise Unsound(f"{file.path}{rank}: {error}") from None
+            raise CorruptCheckpoint(f"{file.path}{rank}: {error}") from None
         digest, size = digest_of(target)
         if (digest, size) != (file.sha256, file.size):
-            raise Unsound(
+            raise CorruptCheckpoint(
                 f"{file.path}: {file.key} holds {size} bytes with another hash than the {file.size}"
                 " saved"
             )
@@ -391,7 +391,7 @@ def contents(folder: Path) -> tuple[list[str], list[str]]:
             raise _refused(why) from None
     try:
         check_paths(files, folders)
-    except Unsound as error:
+    except CorruptCheckpoint as error:
         raise _refused(f"{error}; choose another name") from None
     return files, folders
 

@@ -16,7 +16,7 @@ from regrow.tasks.checkpoint.retry import retry_while_unavailable
 from regrow.tasks.checkpoint.saving import SavedCheckpoint, discard, save
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import in_a_line
-from regrow.tasks.ports.ranks import GroupBroken, Others, PartMissing
+from regrow.tasks.ports.ranks import GroupBroken, OtherRanks, PartMissing
 from regrow.tasks.ports.store import Store
 from regrow.tasks.process import background
 from regrow.tasks.process.disk import file_states, size
@@ -66,7 +66,7 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, store: Store, *, trial: int, attempt: int, others: Others | None = None
+        self, store: Store, *, trial: int, attempt: int, others: OtherRanks | None = None
     ) -> None:
         self._store, self._trial, self._attempt, self._others = store, trial, attempt, others
         if others is not None:

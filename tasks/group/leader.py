@@ -16,7 +16,7 @@ from regrow.search.events import Place
 from regrow.search.measured import Usage
 from regrow.tasks.attempt.stall_watchdog import log_stacks
 from regrow.tasks.errors import UserError
-from regrow.tasks.group.peers import Other, PeerTable
+from regrow.tasks.group.peers import Peer, PeerTable
 from regrow.tasks.group.wire import Begin, Forget, Go, Hello, Ordered, Stacks, Upload
 from regrow.tasks.group.world import welcomes
 from regrow.tasks.ports.ranks import (
@@ -141,7 +141,7 @@ class Leader(RankGroup):
 
     def begin(self, step: int, manifest: str | None, folder: Path | None) -> None:
         """See RankGroup. On each other node one rank fetches the checkpoint for all ranks there."""
-        peers, fetchers = self._peers, dict[str, Other]()
+        peers, fetchers = self._peers, dict[str, Peer]()
         here, path = peers.own.node, "" if folder is None else str(folder)
         for other in peers.all():
             # Ranks on this node use its folder; on each other node, the first rank fetches.
@@ -187,7 +187,7 @@ class Leader(RankGroup):
                 at = other.reports[0].step
                 self._fail(other, f"reports step {at}, where rank 0 has ended after step {step}")
 
-    def _fail(self, other: Other, message: str) -> None:
+    def _fail(self, other: Peer, message: str) -> None:
         why = f"rank {other.rank} {message}; all ranks report each step"
         self._peers.blame(RankFailed(AttemptVerdict(rank=other.rank, message=why)))
         self._check()
@@ -355,7 +355,7 @@ def _ranks(numbers: Sequence[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(map(str, numbers))}"
 
 
-def _have(others: Sequence[Other], step: int) -> bool:
+def _have(others: Sequence[Peer], step: int) -> bool:
     return all(step in other.parts for other in others)
 
 

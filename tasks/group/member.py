@@ -82,7 +82,7 @@ class RankMember(Ranks):
     def start(self) -> None:
         """Start listening to rank 0 and sending signs of life."""
         self._wire.limit(self._lease)
-        background.start(self._hear, name="rank")
+        background.start(self._receive_all, name="rank")
         background.start(self._beat, name="beat")
 
     # ---- the Ranks port of its Trial
@@ -133,7 +133,7 @@ class RankMember(Ranks):
         with self._changed:
             self._changed.wait_for(lambda: self._over)
 
-    def _hear(self) -> None:
+    def _receive_all(self) -> None:
         with suppress(OSError, GreetingRefused):  # TimeoutError is an OSError
             while True:
                 match message := self._wire.receive():

@@ -42,7 +42,7 @@ _LOG = logging.getLogger("regrow.trial")
 
 
 @dataclass(slots=True)
-class Other:
+class Peer:
     """What rank 0 knows of another rank."""
 
     rank: int
@@ -81,7 +81,7 @@ class PeerTable:
         """Called with (where, why) when a rank's parts cannot be saved ("" once they can be again).
         """
         self._lease = lease
-        self._members: dict[int, Other] = {}
+        self._members: dict[int, Peer] = {}
         self._suspect: RankFailed | None = None
         """A rank's failure that may have been caused by the loss of another rank."""
         self._notice: Callable[[str, str], None] | None = None
@@ -111,12 +111,12 @@ class PeerTable:
             self.changed.notify_all()
         self.door.close()
 
-    def all(self) -> list[Other]:
+    def all(self) -> list[Peer]:
         """Return the connected ranks, by rank."""
         with self.changed:
             return [self._members[rank] for rank in sorted(self._members)]
 
-    def send(self, other: Other, message: Message) -> None:
+    def send(self, other: Peer, message: Message) -> None:
         """Send a message to one rank. A lost connection is detected by the thread that receives."""
         with suppress(OSError):
             other.wire.send(message)
@@ -164,14 +164,14 @@ class PeerTable:
                 raise GreetingRefused("it does not say who it is")
             proved()
             with connection:
-                self._hear(wire, hello)
+                self._receive_all(wire, hello)
         except (OSError, GreetingRefused) as error:
             _LOG.debug("a connection was not let in: %s", error)
 
-    def _hear(self, wire: Wire, hello: Hello) -> None:
+    def _receive_all(self, wire: Wire, hello: Hello) -> None:
         """Receive all messages of one rank after its Hello."""
         wire.limit(self._lease)
-        other = Other(rank=hello.rank, wire=wire, hello=hello)
+        other = Peer(rank=hello.rank, wire=wire, hello=hello)
         with self.changed:
             if not 0 < hello.rank < self.size or hello.rank in self._members:
                 raise GreetingRefused(f"rank {hello.rank} is not expected")
@@ -191,7 +191,7 @@ class PeerTable:
         if not self.over.is_set():
             self.blame(GroupBroken(hello.rank, why, silent=silent))
 
-    def _receive(self, other: Other, message: Message) -> None:
+    def _receive(self, other: Peer, message: Message) -> None:
         match message:
             case Noticed(why=why, node_id=node_id):
                 self._receive_notice(why, "" if node_id == self.own.place.node_id else node_id)

@@ -209,7 +209,7 @@ class _Descriptor:
                 wanted = printed(self._name, line, time.time())
             if not wanted:
                 break
-            if self._read - self._freed >= _FREED_BYTES and _punch(handle, self._read):
+            if self._read - self._freed >= _FREED_BYTES and _free_blocks(handle, self._read):
                 self._freed = self._read
         if size and (not wanted or self._read - self._freed >= _MOST_BYTES):
             os.ftruncate(handle, 0)  # loses output printed at this instant
@@ -297,7 +297,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
-def _punch(handle: int, size: int) -> bool:
+def _free_blocks(handle: int, size: int) -> bool:
     """Release the disk space of a file's first bytes; return False if that is impossible."""
     try:
         punch = _libc().fallocate

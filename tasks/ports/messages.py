@@ -83,7 +83,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         suggested: values that a define-by-run trial has requested, by parameter.
         every_seconds: seconds between two checkpoints; None: as in the specification.
         attributes: that a define-by-run trial begins with.
-        story: why there is another attempt, for people; empty for the first.
+        explanation: why there is another attempt, for people; empty for the first.
 
     """
 
@@ -105,7 +105,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     suggested: dict[str, Any] = {}
     every_seconds: float | None = None
     attributes: dict[str, Any] = {}
-    story: str = ""
+    explanation: str = ""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):

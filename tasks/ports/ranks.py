@@ -179,7 +179,7 @@ class Ranks:
         return decide()
 
 
-class Others(Protocol):
+class OtherRanks(Protocol):
     """The other ranks as rank 0's checkpoint writer sees them: each has a part of each."""
 
     def upload(self, step: int) -> None:
@@ -215,7 +215,7 @@ class RankGroup(Ranks):
     """The other ranks as rank 0 sees them, during an attempt. This class: there are none."""
 
     @property
-    def others(self) -> Others | None:
+    def others(self) -> OtherRanks | None:
         """Holders of the other parts of checkpoints; None for none."""
         return None
 

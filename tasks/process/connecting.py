@@ -54,7 +54,7 @@ class Connecting:
                 continue
             with self._lock:
                 self._unproven[connection] = time.monotonic()
-            background.start(self._hear, connection, name="caller")
+            background.start(self._serve, connection, name="caller")
 
     def close(self) -> None:
         """Stop accepting. Proven connections stay open."""
@@ -73,7 +73,7 @@ class Connecting:
                     with suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket) -> None:
         def proved() -> None:
             with self._lock:
                 if self._unproven.pop(connection, None) is None:

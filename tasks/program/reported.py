@@ -46,7 +46,7 @@ class ReportFile:
         """
         try:
             with self._opened() as file:
-                if not self._goes_on(file.fileno()):  # rewritten, as pandas and Lightning do
+                if not self._was_appended(file.fileno()):  # rewritten, as pandas and Lightning do
                     self._known, self._end, self._last, self._header = self._taken, 0, b"", None
                 file.seek(self._end)
                 while line := file.readline(MOST_LINE_BYTES + 1):
@@ -81,7 +81,7 @@ class ReportFile:
             raise OSError(0, "it is no file")
         return os.fdopen(handle, "rb")
 
-    def _goes_on(self, handle: int) -> bool:
+    def _was_appended(self, handle: int) -> bool:
         """Return whether the last line read is still in place, so that new lines follow it."""
         return os.pread(handle, len(self._last), self._end - len(self._last)) == self._last
 

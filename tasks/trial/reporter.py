@@ -180,14 +180,14 @@ class Reporter:
             self._draining = (
                 why  # in every message from now on: a restarted coordinator must learn it, too
             )
-        self.hurry()
+        self.send_now()
 
     def notice_of(self, why: str, node_id: str) -> None:
         """Handle a preemption notice of another rank: of its node, or with "" of its process."""
         self._obey(Reply(reason="preempted", why=why, process=not node_id))
         if node_id:
             self._draining, self._draining_node = why, node_id
-        self.hurry()
+        self.send_now()
 
     def _obey(self, reply: Reply) -> None:
         earlier = self.reply
@@ -288,7 +288,7 @@ class Reporter:
             media=media,
         )
 
-    def hurry(self) -> None:
+    def send_now(self) -> None:
         """Send the news now: the next attempt needs the checkpoint in the log."""
         self._wake.set()
 

@@ -176,7 +176,7 @@ class Trial(MediaLog):
             with self._reporter.awaited():
                 self._media.keep(name, step, make())
 
-    def enough_if(self, function: Callable[[int, dict[str, float | None]], object]) -> None:
+    def set_stop_function(self, function: Callable[[int, dict[str, float | None]], object]) -> None:
         """Set the experiment's stop function for trials: (number, metrics of the step) -> whether
         the trial has done enough.
         """

@@ -17,8 +17,8 @@ from regrow.infra.state.agents import (
     AgentMember,
     Agents,
     Head,
-    Over,
     Term,
+    TermEnd,
     living,
 )
 from regrow.infra.stores.local import LocalStore
@@ -173,10 +173,10 @@ def test_a_new_leader_forgets_the_terms_before_it_and_their_tokens(store: Store)
         agents.publish(1, head)
         agents.refresh()
         assert (agents.head, agents.over) == (head, None)
-        end(Over(why="it left"))
-        end(Over(why="it was already over"))
+        end(TermEnd(why="it left"))
+        end(TermEnd(why="it was already over"))
     agents.refresh()
-    assert agents.over == Over(why="it left")
+    assert agents.over == TermEnd(why="it left")
     assert agents.claimed(term("b")) == 2
     with agents.leading(2):
         agents.refresh()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import ray
 
-from regrow.flows.here import Here
+from regrow.flows.here import LocalHost
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.ray.host import RayHost
 from regrow.search.events import Place
@@ -33,11 +33,11 @@ def cluster() -> Iterator[None]:
     disconnect()
 
 
-@pytest.fixture(params=[RayHost, Here])
+@pytest.fixture(params=[RayHost, LocalHost])
 def on(request: pytest.FixtureRequest) -> Callable[[Callable[[Host], Any]], Any]:
     """Calls a function with the host where that one's attempts run."""
-    if request.param is Here:
-        return lambda what: what(Here("here"))
+    if request.param is LocalHost:
+        return lambda what: what(LocalHost("here"))
     request.getfixturevalue("cluster")
     return lambda what: ray.get(ray.remote(num_cpus=0)(lambda: what(RayHost())).remote())
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.flows.coordinator.ledger import Ledger
-from regrow.flows.coordinator.present import Present
+from regrow.flows.coordinator.present import PresentAgents
 from regrow.infra.log.reading import read_events, replay
 from regrow.infra.state.collection import collect
 from regrow.search.events import Cause, Closed, Excluded, Joined, Opened
@@ -111,7 +111,7 @@ class Plan:
             None if self.price is None else ClusterPrice(per_hour=self.price * nodes, nodes=nodes)
         )
 
-    def present(self, leader: str, messages: int) -> Present | None:
+    def present(self, leader: str, messages: int) -> PresentAgents | None:
         """The agents that are there after so many messages."""
         if not self.agents:
             return None
@@ -130,7 +130,7 @@ class Plan:
             for name in names
         ]
         gone = {"agent 0": "told to leave", **dict.fromkeys(["driver-1"], "lost")}
-        return Present(nodes=tuple(nodes), left=gone)
+        return PresentAgents(nodes=tuple(nodes), left=gone)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from regrow.tasks.checkpoint.writer import CheckpointWriter
 from regrow.tasks.group import leader as leading
 from regrow.tasks.group import peers
 from regrow.tasks.group.member import RankMember
-from regrow.tasks.ports.ranks import Others
+from regrow.tasks.ports.ranks import OtherRanks
 from regrow.tasks.trial import reporter, trial
 from tests.faults.clock import CLOCK
 from tests.faults.world import View
@@ -70,7 +70,7 @@ class Late(Prompt):
             super().submit(folder, step)
 
 
-def writer(store: View, *, trial: int, attempt: int, others: Others | None) -> CheckpointWriter:
+def writer(store: View, *, trial: int, attempt: int, others: OtherRanks | None) -> CheckpointWriter:
     """The writer of an attempt."""
     return (Late if store.late else Prompt)(store, trial=trial, attempt=attempt, others=others)
 
@@ -106,7 +106,7 @@ def stillness() -> Iterator[None]:
         patch.dict(ledger.Ledger.__init__.__kwdefaults__, clock=CLOCK.time),
         patch.object(reporter, "FLUSH_SECONDS", 3600.0),
         # the trainable has its news sent itself
-        patch.object(reporter.Reporter, "hurry", lambda _: None),
+        patch.object(reporter.Reporter, "send_now", lambda _: None),
         patch.object(saving, "ThreadPoolExecutor", InTurn),
         patch.object(compaction, "ThreadPoolExecutor", InTurn),
         patch.object(attempt, "CheckpointWriter", writer),

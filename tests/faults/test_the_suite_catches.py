@@ -178,7 +178,7 @@ def commits_what_is_left_of_a_group() -> AbstractContextManager[object]:
 
 def trains_on_although_rank_0_is_gone() -> AbstractContextManager[object]:
     """A rank takes it that nobody stops it where nobody is there."""
-    hear = RankMember._hear
+    hear = RankMember._receive_all
 
     class Forever(deque[Message]):
         def popleft(self) -> Message:

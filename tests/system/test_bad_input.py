@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from regrow.infra.machine.capacity import resources, words
+from regrow.infra.machine.capacity import resources, resources_text
 from tests.system.conftest import Desk, await_no_process
 
 FAULTS = """
@@ -213,7 +213,7 @@ def one_line_after_warnings(done: subprocess.CompletedProcess[str]) -> str:
             "",
             (
                 'resources: {"cpu": 1, "gpu": 64.0}: no node of the cluster can hold a trial that needs this; '
-                f"it has {words(resources() or {})}; ask for less, or add a node that has it"
+                f"it has {resources_text(resources() or {})}; ask for less, or add a node that has it"
             ),
         ),
     ],

@@ -24,7 +24,7 @@ from prefect.events import Event, Resource
 
 from regrow.infra.prefect import notifications
 from regrow.infra.prefect.private import reread_settings
-from regrow.infra.prefect.server import staying
+from regrow.infra.prefect.server import station_server
 from regrow.infra.state.places import Places
 from regrow.search.spec import Spec
 from tests.system.conftest import Desk
@@ -38,7 +38,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     made = Places.at(str(tmp_path_factory.mktemp("state"))).writable()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)
-        with staying(made.prefect_home) as handle:
+        with station_server(made.prefect_home) as handle:
             for name, value in handle.server.environment().items():
                 patch.setenv(name, value)
             yield made
@@ -141,7 +141,7 @@ def happens(client: SyncPrefectClient, name: str, event: str, text: str) -> None
 def test_an_experiment_tells_that_it_started_how_it_ended_and_where_to_look(
     desk: Desk, web: tuple[str, Received]
 ) -> None:
-    with staying(Places.at(str(desk.folder / ".regrow")).writable().prefect_home) as server:
+    with station_server(Places.at(str(desk.folder / ".regrow")).writable().prefect_home) as server:
         file = desk.write(
             "told",
             trials=1,

@@ -27,7 +27,7 @@ from regrow.cli.schedule import schedule, schedules
 from regrow.flows.recurring import resolved
 from regrow.infra.prefect import deployments
 from regrow.infra.prefect.private import reread_settings
-from regrow.infra.prefect.server import PrefectServer, staying
+from regrow.infra.prefect.server import PrefectServer, station_server
 from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
@@ -55,7 +55,7 @@ def server(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefectServe
     monkeypatch.setenv("PREFECT_HOME", str(desk.folder / "prefect"))
     home = Places.at(None).writable().prefect_home
     home.mkdir()
-    with staying(home) as handle:
+    with station_server(home) as handle:
         yield handle.server
     reread_settings()
 

@@ -58,7 +58,7 @@ def test_a_server_asks_for_the_stations_token_keeps_its_port_and_ends_when_somet
             places.root,
             "kept",
         ]
-        file, ports = orders.standing(places, "kept"), []
+        file, ports = orders.status_file(places, "kept"), []
         for gate in ("score > 0.5", "score > 0.6", "scoer > 0.5"):
             changed = msgspec.structs.replace(order, serve={**order.serve, "gate": gate})
             orders.write(places, changed)

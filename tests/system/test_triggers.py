@@ -34,7 +34,7 @@ from regrow.apps.station.triggers.events import EventsTrigger
 from regrow.apps.station.triggers.inbox import files, folder_of, put
 from regrow.apps.station.triggers.trigger import GIVEN
 from regrow.infra.prefect.deployments import POOL, ensure_pool, listed
-from regrow.infra.prefect.server import CLIENT_ENVIRONMENT, PrefectServerHandle, staying
+from regrow.infra.prefect.server import CLIENT_ENVIRONMENT, PrefectServerHandle, station_server
 from regrow.infra.state.places import Places
 from regrow.infra.stores.s3 import open_s3
 from tests.unit.test_trigger_endings import session
@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServerHa
     """A station's server."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)
-        with staying(tmp_path_factory.mktemp("prefect")) as handle:
+        with station_server(tmp_path_factory.mktemp("prefect")) as handle:
             for name, value in handle.server.environment().items():
                 patch.setenv(name, value)
             yield handle

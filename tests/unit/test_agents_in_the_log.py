@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from regrow.flows.coordinator.present import NODE_LOST, SAVE_SECONDS, Present
+from regrow.flows.coordinator.present import NODE_LOST, SAVE_SECONDS, PresentAgents
 from regrow.search.events import Joined, Left, Opened, Place, Row
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
@@ -33,7 +33,7 @@ def node(agent: str, *, node_id: str = "n1", ends: float | None = None) -> Joine
 
 def see(office: Office, *nodes: Joined, **left: str) -> tuple[tuple[str, str], ...]:
     """The driver sees these agents; what it is to drain."""
-    present = Present(nodes=nodes, left=left)
+    present = PresentAgents(nodes=nodes, left=left)
     return office.wait(office.coordinator.instructions(0.0, None, present)).drain
 
 

@@ -237,7 +237,7 @@ def test_a_number_of_trials_that_is_little_work_is_foreseen() -> None:
 )
 def test_its_use_is_told(given: Any, standing: str, larger: str) -> None:
     history = simulation(spec("fifo", budget=given)).open().run().history
-    told, _, of = forecast.standing(history, history.t_last, alive=False).partition(" of ")
+    told, _, of = forecast.limits_text(history, history.t_last, alive=False).partition(" of ")
     least, _, whole = standing.partition(" of ")
     assert (of, limits.describe(history)) == (whole, whole)
     assert float(told) == pytest.approx(float(least), abs=0.1)

@@ -16,7 +16,7 @@ from regrow.search.planning.verify import verify
 from regrow.show.live.board import Board
 from regrow.show.live.grid import Signs
 from regrow.show.live.sections import compose
-from regrow.show.live.viewer import standing
+from regrow.show.live.viewer import status_line
 from regrow.tasks.ports.messages import Progress
 from tests.unit.office import Office, began_at, offices
 from tests.unit.simulated import created, opened
@@ -107,8 +107,8 @@ def test_people_are_told_how_large_the_cluster_is_and_who_waits(office: Office) 
     ]
     board.apply(Proposed(t=now, trial=1, config={"x": 0.5}))
     board.apply(Started(t=now, trial=1, attempt=1))
-    assert "waits for room" not in standing(board, now + 20)
-    assert "1 waits for room on a node" in standing(board, now + 240)
+    assert "waits for room" not in status_line(board, now + 20)
+    assert "1 waits for room on a node" in status_line(board, now + 240)
     drawn = "\n".join(
         line.plain for line in compose(board, width=160, height=40, now=now + 240, signs=Signs())
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.tasks.checkpoint.manifests import Unsound, manifest_key
+from regrow.tasks.checkpoint.manifests import CorruptCheckpoint, manifest_key
 from regrow.tasks.checkpoint.saving import clone, discard, restore, save, sweep
 from regrow.tasks.checkpoint.writer import CheckpointWriter
 from regrow.tasks.ports.store import Missing, Unavailable
@@ -121,7 +121,7 @@ def test_what_cannot_be_restored_cannot_be_cloned(tmp_path: Path) -> None:
     with pytest.raises(Missing):
         clone(store, manifest_key(1, 1, 1), trial=2, attempt=1, step=1)
     store.create(manifest_key(1, 1, 1), b"{}")
-    with pytest.raises(Unsound):
+    with pytest.raises(CorruptCheckpoint):
         clone(store, manifest_key(1, 1, 1), trial=2, attempt=1, step=1)
     assert store.list("manifests/2") == []
 

@@ -8,7 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from regrow.tasks.checkpoint.manifests import Unsound, blob_key, manifest_key, seal, unseal
+from regrow.tasks.checkpoint.manifests import (
+    CorruptCheckpoint,
+    blob_key,
+    manifest_key,
+    seal,
+    unseal,
+)
 from regrow.tasks.checkpoint.saving import discard, restore, sweep
 from tests.memory_store import MemoryStore
 from tests.unit.checkpointed import Tree, put, text, three, tree_of
@@ -102,5 +108,5 @@ def test_what_is_no_manifest_is_never_deleted_as_one() -> None:
 def test_unsound_says_which_trial_it_found(tmp_path: Path) -> None:
     store = MemoryStore()
     manifest = put(store, tmp_path, {}, trial=4, attempt=2, step=9).manifest
-    with pytest.raises(Unsound, match="trial 4, attempt 2, step 9"):
+    with pytest.raises(CorruptCheckpoint, match="trial 4, attempt 2, step 9"):
         unseal(manifest_key(4, 3, 9), store.read(manifest))

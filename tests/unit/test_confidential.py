@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from ray._private.runtime_env.packaging import create_package
 
-from regrow.cli.options import take_along
+from regrow.cli.options import include_in_uploads
 from regrow.infra.clusters import project
 from regrow.infra.machine import confidential as confidential_module
 from regrow.infra.machine.confidential import INCLUDE, confidential, excludes, warning
@@ -139,7 +139,7 @@ def test_ray_packs_no_key_of_a_linked_folder_and_follows_no_link_to_a_folder_abo
 
 def test_what_is_asked_for_is_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(INCLUDE, ".env")
-    take_along(["tls/*.pem", ".aws/"])
+    include_in_uploads(["tls/*.pem", ".aws/"])
     assert os.environ[INCLUDE] == ".env:tls/*.pem:.aws/"
     assert {*PRIVATE} - {*confidential(folder)} == {".env", "tls/ca.pem", ".aws/"}
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from regrow.apps.station.driver import _Post
+from regrow.apps.station.driver import _DriverAddress
 from regrow.apps.station.orders import DriverCommand, DriverMessage, hand_over
 from regrow.infra.state import station_record as record
 from regrow.tasks.process import connecting
@@ -114,7 +114,7 @@ def post(
     """The folder of a station with a driver that waits for an order, and what it is given."""
     (tmp_path / "drivers").mkdir()
     given: queue.SimpleQueue[tuple[DriverCommand, JsonLines]] = queue.SimpleQueue()
-    with _Post(tmp_path, None) as made:
+    with _DriverAddress(tmp_path, None) as made:
         thread = threading.Thread(target=lambda: given.put(made.await_order()))
         thread.start()
         yield tmp_path, given

@@ -112,12 +112,12 @@ def same(curve: Curve, naive: Naive) -> None:
             name: row.metrics.get(name) for name in ("score", *naive.scale.others)
         }
     standing = naive.standing()
-    assert curve.standing == (standing.step if standing is not None else 0)
+    assert curve.representative == (standing.step if standing is not None else 0)
     if standing is None or not naive.meets(standing):
         assert curve.best is None
     else:
         assert curve.best == (standing.metrics["score"], standing.step)
-    for step in {len(curve), curve.standing} - {0} - curve.forgotten:
+    for step in {len(curve), curve.representative} - {0} - curve.forgotten:
         assert curve.row(step) == naive.rows[step - 1][1]
 
 
@@ -136,7 +136,7 @@ def grown(rows: Sequence[Row], scale: Scale = PLAIN, attempt: int = 1) -> Curve:
 
 def test_whole_rows_are_kept_of_the_last_step_and_of_the_best_one() -> None:
     curve = grown(told(0.1, 0.9, 0.5, loss=3.0))
-    assert (len(curve), curve.standing, curve.best) == (3, 2, (0.9, 2))
+    assert (len(curve), curve.representative, curve.best) == (3, 2, (0.9, 2))
     assert [curve.shown(step) for step in (0, 1, 2, 3)] == [
         {},
         {"score": 0.1},
@@ -168,12 +168,12 @@ def test_the_first_of_equal_values_is_the_best_and_one_that_meets_the_constraint
     assert grown(told(0.5, 0.9, 0.9)).best == (0.9, 2)
     limited = SCALES["constraint"]
     curve = grown(told(0.9, 0.8, cost=3.0), limited)
-    assert (curve.best, curve.standing) == (None, 1)
+    assert (curve.best, curve.representative) == (None, 1)
     rows = told(0.1, 0.1, first=3, cost=2.0)
     assert curve.extend(1, rows, [0.1, 0.1])
-    assert (curve.best, curve.standing) == ((0.1, 3), 3)
+    assert (curve.best, curve.representative) == ((0.1, 3), 3)
     curve.rewind(2)
-    assert (curve.best, curve.standing) == (None, 1)
+    assert (curve.best, curve.representative) == (None, 1)
 
 
 def test_a_metric_that_decisions_do_not_look_at_has_no_column() -> None:

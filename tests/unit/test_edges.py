@@ -16,7 +16,7 @@ from regrow.cli.stop import stop
 from regrow.flows.interrupts import Interrupts
 from regrow.flows.loop import stop_requests
 from regrow.infra.machine import capacity
-from regrow.infra.machine.streams import to_nowhere
+from regrow.infra.machine.streams import redirect_to_null
 from regrow.infra.ray import joining
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import request_stop
@@ -198,7 +198,7 @@ def test_a_full_disk_ends_nothing_and_is_remembered() -> None:
         console.file = full
         console.print("one")
         console.print("two")
-        to_nowhere(console.file)
+        redirect_to_null(console.file)
     assert console.lost == os.strerror(errno.ENOSPC)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from regrow.apps.agent import election
-from regrow.infra.state.agents import LEASE_SECONDS, Over, Seen
+from regrow.infra.state.agents import LEASE_SECONDS, LastSeen, TermEnd
 from tests.contract.test_agents_in_stores import member
 
 
@@ -34,14 +34,14 @@ def test_an_agent_waits_for_those_before_it_but_not_for_each_of_many() -> None:
 
 
 def test_nobody_leads_before_a_claim_after_the_end_of_a_term_and_after_the_lease() -> None:
-    def leader(silent: float) -> Seen:
-        return Seen(keys={}, silent=silent)
+    def leader(silent: float) -> LastSeen:
+        return LastSeen(keys={}, silent=silent)
 
     refused = election.refused_after(1.0)
     assert refused < LEASE_SECONDS
-    assert election.vacant(None, None)
-    assert election.vacant(leader(0.0), Over(why="it left"))
-    assert not election.vacant(leader(LEASE_SECONDS), None)
-    assert election.vacant(leader(LEASE_SECONDS + 0.1), None)
-    assert not election.vacant(leader(refused), None, patience=refused)
-    assert election.vacant(leader(refused + 0.1), None, patience=refused)
+    assert election.has_no_leader(None, None)
+    assert election.has_no_leader(leader(0.0), TermEnd(why="it left"))
+    assert not election.has_no_leader(leader(LEASE_SECONDS), None)
+    assert election.has_no_leader(leader(LEASE_SECONDS + 0.1), None)
+    assert not election.has_no_leader(leader(refused), None, patience=refused)
+    assert election.has_no_leader(leader(refused + 0.1), None, patience=refused)

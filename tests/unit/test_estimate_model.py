@@ -18,7 +18,7 @@ from regrow.search.errors import SpecError
 from regrow.search.events import encode
 from regrow.search.planning import estimating
 from regrow.search.planning.curves import Drawn, RecordedCurve, completed
-from regrow.search.planning.estimating import Offered, Premises, Rates, Scenario, Timing
+from regrow.search.planning.estimating import EstimateInputs, Offered, Rates, Scenario, Timing
 from regrow.search.planning.machines import Availability, Machine, Trace, shifted
 from regrow.search.planning.simulator import Simulation, simulate
 from regrow.search.spec import Spec
@@ -78,8 +78,8 @@ def recorded(number: int, trials: int = 20) -> list[RecordedCurve]:
     ]
 
 
-def premises(curves: list[RecordedCurve], **changes: Any) -> Premises:
-    return Premises(
+def inputs(curves: list[RecordedCurve], **changes: Any) -> EstimateInputs:
+    return EstimateInputs(
         spec=spec(**changes),
         curves=curves,
         offered=OFFERED,
@@ -98,7 +98,7 @@ def test_the_intervals_hold_what_really_comes_about_as_often_as_they_say() -> No
     held = dict.fromkeys(("cost", "seconds", "best"), 0)
     plan, runs = Scenario(kind="fall-back", machines=4), 4
     for number in range(9):
-        given = premises(recorded(number))
+        given = inputs(recorded(number))
         found = estimating.summary(
             given, plan, [estimating.simulated(given, plan, n) for n in range(24)]
         )
@@ -111,7 +111,7 @@ def test_the_intervals_hold_what_really_comes_about_as_often_as_they_say() -> No
         assert 0.6 * 36 <= count <= 0.97 * 36, (name, held)
 
 
-def actual(given: Premises, plan: Scenario, task: Task, seed: int) -> estimating.Outcome:
+def actual(given: EstimateInputs, plan: Scenario, task: Task, seed: int) -> estimating.Outcome:
     """A run of the true task on machines that come and go by another chance."""
     chance = random.Random(seed)
     run = Simulation(
@@ -210,7 +210,7 @@ def test_curves_and_durations_are_those_of_the_log(tmp_path: Any) -> None:
 
 
 def test_a_plan_has_the_machines_that_its_name_says() -> None:
-    given = premises(recorded(0, 4))
+    given = inputs(recorded(0, 4))
     markets = {
         kind: [m.market for m in given.fleet(Scenario(kind=kind, machines=2), random.Random(0))]
         for kind in OFFERED.choices
@@ -279,12 +279,12 @@ def test_recommended_is_the_fastest_of_the_cheap_plans_that_are_likely_to_be_on_
     ("stop", "cut"), [({"dollars": 1.0}, "stop.dollars"), ({"deadline": 3600.0}, "stop.deadline")]
 )
 def test_the_chance_is_the_share_that_no_limit_cut(stop: dict[str, Any], cut: str) -> None:
-    given, plan = premises(recorded(0), stop=stop), Scenario(kind="spot", machines=2)
+    given, plan = inputs(recorded(0), stop=stop), Scenario(kind="spot", machines=2)
     outcomes = [estimating.simulated(given, plan, n) for n in range(4)]
     assert [one.cut for one in outcomes] == [cut] * 4
     found = estimating.summary(given, plan, outcomes)
     assert (found.within, found.on_time) == ((0.0, None) if "dollars" in stop else (None, 0.0))
-    enough = premises(recorded(0), stop={"dollars": 1000.0, "deadline": 1e6})
+    enough = inputs(recorded(0), stop={"dollars": 1000.0, "deadline": 1e6})
     found = estimating.summary(enough, plan, [estimating.simulated(enough, plan, 0)])
     assert (found.within, found.on_time) == (1.0, 1.0)
 

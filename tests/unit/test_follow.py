@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.log.follower import LIST_EVERY, Follower, Vanished
+from regrow.infra.log.follower import LIST_EVERY, Follower, LogGone
 from regrow.infra.log.log import CorruptLog, Log
 from regrow.infra.log.segments import Extent, encode
 from regrow.infra.stores.local import LocalStore
@@ -168,7 +168,7 @@ def test_a_log_that_was_removed_is_told(store: LocalStore) -> None:
     follower.read()
     store.delete(store.list("log/"))
     assert [follower.read() for _ in range(LIST_EVERY - 1)] == [[]] * (LIST_EVERY - 1)
-    with pytest.raises(Vanished):
+    with pytest.raises(LogGone):
         follower.read()
 
 

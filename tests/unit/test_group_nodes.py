@@ -76,7 +76,10 @@ def test_a_group_is_lost_with_any_of_its_nodes(office: Office) -> None:
     told = office.instructions()
     assert told.forget == ((1, 1),)
     assert [(a.trial, a.attempt, a.width) for a in told.submit] == [(1, 2, 3)]
-    assert "attempt 1 was lost on host-n3 x2, host-n4 (the node was lost)" in told.submit[0].story
+    assert (
+        "attempt 1 was lost on host-n3 x2, host-n4 (the node was lost)"
+        in told.submit[0].explanation
+    )
     assert say(office, 0) == ""
 
 

@@ -78,8 +78,8 @@ def test_an_attempt_that_was_silent_for_its_lease_is_lost_and_goes_on_elsewhere(
     ((trial, attempt, why),) = losses(office)
     assert (trial, attempt) == (0, 1)
     assert "no message came" in why
-    assert why in again.story
-    assert "continues after step 2" in again.story
+    assert why in again.explanation
+    assert "continues after step 2" in again.explanation
     assert office.history.trials[0].state is TrialState.RUNNING
 
 

@@ -123,5 +123,5 @@ def test_nobody_who_reads_events_is_no_error() -> None:
     os.close(reading)
     viewer.apply(found)
     os.close(writing)
-    assert events.deaf
+    assert events.failed
     assert len(viewer.board.history.trials) > 0

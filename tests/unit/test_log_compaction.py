@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regrow.infra.log.compaction import crowded
+from regrow.infra.log.compaction import next_merge
 from regrow.infra.log.log import Log
 from regrow.infra.log.segments import Extent
 from regrow.tasks.ports.store import Unavailable
@@ -115,7 +115,7 @@ def test_levels_never_rise_and_stay_below_the_fanout_however_rarely_one_merges(
     for batch in batches:
         run += [Extent(n, n) for n in range(segments + 1, segments + batch + 1)]
         segments += batch
-        while group := crowded(run, fanout):
+        while group := next_merge(run, fanout):
             start = run.index(group[0])
             assert run[start : start + len(group)] == group
             run[start : start + len(group)] = [Extent(group[0].first, group[-1].last)]

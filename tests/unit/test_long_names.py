@@ -25,7 +25,7 @@ from regrow.show.live.sections import compose
 from regrow.show.live.terminal import PlainConsole
 from regrow.show.report import table
 from regrow.show.views import summaries
-from regrow.show.views.names import apart, middle
+from regrow.show.views.names import middle, shortened
 from tests.unit.paged import logged
 
 LONG = "image-classification-of-histopathology-slides-frozen-backbone"
@@ -89,10 +89,10 @@ def test_names_are_cut_in_their_middle_and_stay_different() -> None:
     assert middle("validation_accuracy", 11) == "valid…uracy"
     assert middle("validation_accuracy", 11, "~") == "valid~uracy"
     names = ["optimizer_rate_of_the_backbone", "optimizer_decay_of_the_backbone", "short"]
-    assert apart(names, [12] * 3) == ["…rate…ckbone", "…deca…ckbone", "short"]
+    assert shortened(names, [12] * 3) == ["…rate…ckbone", "…deca…ckbone", "short"]
     alike = ["a" * 40 + "b" + "c" * 40, "a" * 40 + "d" + "c" * 40, "a" * 41, "x", "x"]
     for most in (1, 4, 12):
-        cut = apart(alike, [most] * 5)
+        cut = shortened(alike, [most] * 5)
         assert len(set(cut)) == 4
         assert cut[3] == cut[4] == "x"
 

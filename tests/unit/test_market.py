@@ -64,7 +64,10 @@ def test_an_attempt_that_waited_too_long_for_a_spot_machine_asks_for_another_at_
     told = office.instructions()
     assert told.forget == ((0, 1),), "it is taken back from the cluster"
     assert [(a.trial, a.attempt, a.market) for a in told.submit] == [(0, 2, "on-demand")]
-    assert "attempt 1 was withdrawn (it waited 10 min for a spot machine)" in told.submit[0].story
+    assert (
+        "attempt 1 was withdrawn (it waited 10 min for a spot machine)"
+        in told.submit[0].explanation
+    )
     assert begin(office) == "fenced", "a machine that comes after all is too late"
     assert begin(office, attempt=2, on="") == ""
     history = office.history

@@ -15,15 +15,15 @@ def test_only_who_knows_the_nonce_calls_an_agent() -> None:
     with reach.waiting("127.0.0.1", 0, "nonce") as calls:
         address = f"127.0.0.1:{calls.port}"
         assert reach.answers(address)
-        calls.accept(reach.words("other", 3).encode())
+        calls.accept(reach.greeting("other", 3).encode())
         calls.accept(b"nonce")
         calls.accept("nonce ²".encode())
         calls.accept(b"\xff nonce 3")
         assert calls.term == 0
-        assert reach.call("127.0.0.1", calls.port, reach.words("nonce", 3))
+        assert reach.call("127.0.0.1", calls.port, reach.greeting("nonce", 3))
         while calls.term != 3:
             assert reach.answers(address)
-        calls.accept(reach.words("nonce", 2).encode())
+        calls.accept(reach.greeting("nonce", 2).encode())
         assert calls.term == 3, "an older leader's call changes nothing"
     assert reach.refuses(address)
     assert not reach.call("127.0.0.1", calls.port, "")

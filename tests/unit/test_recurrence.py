@@ -20,10 +20,10 @@ from regrow.search.recurrence import (
     LONGEST,
     before,
     experiments_of,
+    name_prefix,
     outdated,
     run_name,
     run_seed,
-    stem,
 )
 from regrow.search.spec import NAME, When
 
@@ -204,7 +204,7 @@ def test_every_name_may_be_an_experiment_s_and_is_found_again(schedule: str, at:
 
 def test_long_names_that_begin_alike_stay_apart() -> None:
     one, other = "x" * 60 + "1", "x" * 60 + "2"
-    assert stem(one) != stem(other)
+    assert name_prefix(one) != name_prefix(other)
     names = [run_name(one, datetime(2026, 11, 22, tzinfo=UTC), ())]
     assert experiments_of(other, names) == []
     at, longest = datetime(2026, 11, 22, 2, 30, 15, tzinfo=UTC), "x" * LONGEST
@@ -214,7 +214,7 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
     assert len(run_name(longest, at, numbered)) == LONGEST, (
         "there is room for the time to the second, and a number"
     )
-    lengths = [len(stem("x" * n)) for n in range(1, LONGEST + 1)]
+    lengths = [len(name_prefix("x" * n)) for n in range(1, LONGEST + 1)]
     assert all(b - a in (0, 1) for a, b in pairwise(lengths)), "cut only where it must be"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from regrow.flows.coordinator.claim import claimed
 from regrow.flows.coordinator.ledger import Ledger
-from regrow.flows.session import SESSION, Session, handed_over
+from regrow.flows.session import SESSION, Session, current_session
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import read_events
 from regrow.infra.mlflow.parent_run import NOTE_TAG
@@ -245,18 +245,18 @@ def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(tmp_path: Pa
     this, other = uuid4(), uuid4()
     token = SESSION.set(session)
     try:
-        assert handed_over(this) is session
+        assert current_session(this) is session
         assert session.retry_failed, "a user started it"
-        assert handed_over(this) is session
+        assert current_session(this) is session
         assert session.retry_failed, "its cluster was lost before the log had the request"
         opening = opening_of(
             session.prepared.spec, id=str(this), flow_run=str(this), retry_failed=True
         )
         claimed(places.store("simulated"), opening, "driver")
-        assert handed_over(this) is session
+        assert current_session(this) is session
         assert not session.retry_failed, "its cluster was lost, and Prefect runs it again"
         assert session.prepared.log.created is not None
-        assert handed_over(other) is None
+        assert current_session(other) is None
     finally:
         SESSION.reset(token)
-    assert handed_over(this) is None, "a user resumed it"
+    assert current_session(this) is None, "a user resumed it"

@@ -14,7 +14,7 @@ import pytest
 from regrow.flows.checks import check_frameworks, precheck
 from regrow.integrations.rllib import runners, users_code
 from regrow.integrations.rllib.bundles import resources
-from regrow.integrations.rllib.metrics import measured, will_not_be
+from regrow.integrations.rllib.metrics import is_never_reported, measured
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.search.spec.parts import Children, Resources
@@ -209,9 +209,9 @@ def test_a_metric_with_a_slash_is_a_place_in_rllibs_result() -> None:
     "name", ["policy_losses", "td_error_mean", "env_runners/nothing", "learners/left/nothing"]
 )
 def test_a_metric_that_is_not_beside_a_return_and_losses_will_not_come(name: str) -> None:
-    assert will_not_be(name, RESULT)
-    assert not will_not_be(name, {**RESULT, "learners": {}}), "nothing was learned yet"
-    assert not will_not_be(name, {**RESULT, "env_runners": {}}), "no episode has ended yet"
+    assert is_never_reported(name, RESULT)
+    assert not is_never_reported(name, {**RESULT, "learners": {}}), "nothing was learned yet"
+    assert not is_never_reported(name, {**RESULT, "env_runners": {}}), "no episode has ended yet"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_metric_that_is_not_beside_a_return_and_losses_will_not_come(name: str
     ["return", "vf_loss", "evaluation_return", "evaluation/x", "env_runners/episode_len_mean"],
 )
 def test_a_metric_that_is_not_finite_or_comes_at_times_may_come(name: str) -> None:
-    assert not will_not_be(name, RESULT)
+    assert not is_never_reported(name, RESULT)
 
 
 class Idle:

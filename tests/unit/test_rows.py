@@ -83,7 +83,7 @@ def test_the_rows_of_the_log_are_those_that_a_fold_that_keeps_all_has(
         assert by_trial.names == found.names()
     for trial in found.history.trials:
         assert list(found.of(trial.number)) == expected.get(trial.number, [])
-        for step in {trial.step, trial.curve.standing} - {0}:
+        for step in {trial.step, trial.curve.representative} - {0}:
             assert trial.curve.row(step) == expected[trial.number][step - 1][1], (
                 "nothing is forgotten once it is replayed"
             )

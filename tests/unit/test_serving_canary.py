@@ -12,13 +12,13 @@ from regrow.apps.serving import canary_rollout
 from regrow.apps.serving.canary_rollout import CanaryRollout
 from regrow.apps.serving.messages import Chosen, Refused, Role
 from regrow.apps.serving.status import ServingStatus, read
-from regrow.search.rollout import Canary, Tally, fails_more
+from regrow.search.rollout import Canary, RequestCounts, fails_more
 
 
 class Serving:
     """Notes what it is told; how its models do is said by the test."""
 
-    def __init__(self, *looks: dict[Role, Tally], losses: int = 0) -> None:
+    def __init__(self, *looks: dict[Role, RequestCounts], losses: int = 0) -> None:
         self.looks, self.told = list(looks), list[str]()
         self.lost = losses
 
@@ -29,7 +29,7 @@ class Serving:
     def withdraw(self, role: Role) -> None:
         self.told.append(f"no {role}")
 
-    def tallies(self) -> dict[Role, Tally]:
+    def tallies(self) -> dict[Role, RequestCounts]:
         return self.looks.pop(0) if self.looks else {}
 
     @property
@@ -74,9 +74,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_canary_that_does_as_well_takes_over_after_its_time(tmp_path: Path) -> None:
-    fine: dict[Role, Tally] = {
-        "main": Tally(answered=90, failed=9),
-        "canary": Tally(answered=10, failed=1),
+    fine: dict[Role, RequestCounts] = {
+        "main": RequestCounts(answered=90, failed=9),
+        "canary": RequestCounts(answered=10, failed=1),
     }
     assert offered(Serving(fine, fine, fine), tmp_path) == (
         None,
@@ -85,8 +85,14 @@ def test_a_canary_that_does_as_well_takes_over_after_its_time(tmp_path: Path) ->
 
 
 def test_one_that_fails_more_often_is_refused_before_its_time(tmp_path: Path) -> None:
-    early: dict[Role, Tally] = {"main": Tally(answered=9), "canary": Tally(answered=1, failed=1)}
-    later: dict[Role, Tally] = {"main": Tally(answered=90), "canary": Tally(answered=10, failed=4)}
+    early: dict[Role, RequestCounts] = {
+        "main": RequestCounts(answered=9),
+        "canary": RequestCounts(answered=1, failed=1),
+    }
+    later: dict[Role, RequestCounts] = {
+        "main": RequestCounts(answered=90),
+        "canary": RequestCounts(answered=10, failed=4),
+    }
     refused, told = offered(Serving(early, later), tmp_path, seconds=600)
     assert refused == Refused(
         manifest="m1", why="as a canary it failed 4 of 10 requests, the others 0 of 90 requests"
@@ -122,5 +128,7 @@ def test_one_with_which_a_process_ended_is_refused(tmp_path: Path) -> None:
 def test_failures_count_against_a_canary_where_the_others_have_fewer_beyond_chance(
     canary: tuple[int, int], others: tuple[int, int], *, worse: bool
 ) -> None:
-    one, rest = (Tally(answered=answered, failed=failed) for answered, failed in (canary, others))
+    one, rest = (
+        RequestCounts(answered=answered, failed=failed) for answered, failed in (canary, others)
+    )
     assert fails_more(one, rest) == worse

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from regrow.flows.coordinator.ledger import BURST, Ledger, Spacing
+from regrow.flows.coordinator.ledger import BURST, Ledger, WriteSpacing
 from regrow.infra.log.reading import read_events
 from regrow.infra.stores import gather_seconds
 from regrow.infra.stores.s3 import open_s3
@@ -18,7 +18,7 @@ from tests.unit.simulated import created, opened
 
 
 def test_writes_are_apart_but_for_a_few_that_somebody_waits_for() -> None:
-    spacing = Spacing(0.5)
+    spacing = WriteSpacing(0.5)
     assert spacing.early(100.0, urgent=False) == 0.0, "the first after quiet"
     spacing.wrote(100.0)
     assert spacing.early(100.2, urgent=False) == pytest.approx(0.3)
@@ -32,7 +32,7 @@ def test_writes_are_apart_but_for_a_few_that_somebody_waits_for() -> None:
 
 
 def test_where_they_cost_nothing_none_waits() -> None:
-    spacing = Spacing(0.0)
+    spacing = WriteSpacing(0.0)
     for _ in range(100):
         assert spacing.early(1.0, urgent=False) == 0.0
         spacing.wrote(1.0)

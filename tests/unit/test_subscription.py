@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.log.follower import Follower, LogGone
 from regrow.infra.log.log import CorruptLog, Log, Segments
 from regrow.infra.log.segments import Extent
 from regrow.infra.log.segments import encode as segment
@@ -137,7 +137,7 @@ def test_a_log_that_was_removed_or_is_damaged_ends_the_subscription(
 ) -> None:
     log.append([line(2)])
     removed = Waits(lambda: store.delete(store.list("log/")), *([lambda: None] * 9))
-    with pytest.raises(Vanished):
+    with pytest.raises(LogGone):
         list(Subscription(Follower(store), NEVER, removed))
     Log.open(store).claim([line(1)])
     broken = segment(2, [line(2), line(3)], writer="w").replace(b"2.0", b"9.0")

@@ -17,7 +17,7 @@ import pytest
 
 from regrow.infra.state.places import Places
 from regrow.search.lifecycle import TrialState
-from regrow.show.live.text import hollow
+from regrow.show.live.text import empty_checkpoints
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Unavailable
 from regrow.tasks.trial.trial import Trial
@@ -339,7 +339,7 @@ def test_a_checkpoint_without_files_is_saved_with_one_warning(
 
     office = make_office(max_steps=4)
     assert attempt(office, train).ended.outcome == "done"
-    (line,) = hollow(office.history, Places.at("/nowhere"))
+    (line,) = empty_checkpoints(office.history, Places.at("/nowhere"))
     assert line.startswith("the checkpoints of trial 0 hold no data (0 bytes); see regrow logs ")
     warned = [
         record.getMessage() for record in caplog.records if "holds no file" in record.getMessage()

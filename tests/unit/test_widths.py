@@ -186,7 +186,7 @@ def test_the_coordinator_says_who_has_been_waiting_for_so_long(office: Office) -
     assert (again.trial, again.attempt, again.width, len(again.needs.bundles)) == (0, 2, 1, 1)
     assert (
         "attempt 1 was withdrawn (it waited 30.5 s for 2 workers, and goes on with fewer)"
-        in again.story
+        in again.explanation
     )
     office.monotonic = 45.0
     office.report(Progress(trial=1, attempt=1))

@@ -26,7 +26,7 @@ from regrow.infra.clusters.clouds.fleet import (
     Order,
 )
 from regrow.infra.clusters.clouds.fleet_export import Call
-from regrow.infra.clusters.clouds.rest import Json, Rest, output_of, until
+from regrow.infra.clusters.clouds.rest import Json, RestApi, output_of, until
 from regrow.infra.clusters.description import Azure
 from regrow.infra.clusters.prices import Prices
 from regrow.tasks.errors import RegrowError
@@ -42,7 +42,7 @@ class AzureAccount:
 
     def __init__(self, cluster: Azure) -> None:
         self._cluster = cluster
-        self._ask = Rest("Azure", lambda: output_of(self._token, _HINT))
+        self._ask = RestApi("Azure", lambda: output_of(self._token, _HINT))
 
     @property
     def _token(self) -> tuple[str, ...]:

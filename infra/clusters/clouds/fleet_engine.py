@@ -31,7 +31,7 @@ END_SECONDS = 120.0
 _TICK = 2.0
 
 
-class Unable(msgspec.Struct, frozen=True, kw_only=True):
+class MachineFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A machine that could not take part, as it put itself into the bucket.
 
     Attributes:
@@ -173,13 +173,13 @@ class FleetEngine:
     def _there(self, experiment: str) -> list[CloudFleet]:
         return [one for one in self._account.fleets() if one.experiment == experiment]
 
-    def _unable(self, of: Submission) -> list[Unable]:
+    def _unable(self, of: Submission) -> list[MachineFailure]:
         """Return the newest machines that could not take part, the newest last."""
         store, found = Places.at(of.state).store(of.experiment), []
         keys = [key for key in store.list(f"{fleet.objects(self.cluster.name)}/") if ENDED in key]
         for key in keys[-100:]:
             with suppress(Missing, msgspec.MsgspecError):
-                found.append(msgspec.json.decode(store.read(key), type=Unable))
+                found.append(msgspec.json.decode(store.read(key), type=MachineFailure))
         return sorted(found, key=lambda one: one.t)
 
     def _checked(self, work: AgentWork) -> Order:

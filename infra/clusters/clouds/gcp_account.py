@@ -25,7 +25,7 @@ from regrow.infra.clusters.clouds.fleet import (
     Order,
 )
 from regrow.infra.clusters.clouds.fleet_export import Call
-from regrow.infra.clusters.clouds.rest import Json, Rest, output_of
+from regrow.infra.clusters.clouds.rest import Json, RestApi, output_of
 from regrow.infra.clusters.description import Gcp
 from regrow.infra.clusters.prices import Prices
 from regrow.tasks.errors import RegrowError
@@ -41,7 +41,7 @@ class GcpAccount:
 
     def __init__(self, cluster: Gcp) -> None:
         self._cluster = cluster
-        self._ask = Rest("Google Cloud", lambda: output_of(_TOKEN, _HINT))
+        self._ask = RestApi("Google Cloud", lambda: output_of(_TOKEN, _HINT))
         # As gcloud has them.
         over = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
         compute = os.environ.get(f"{over}COMPUTE") or "https://compute.googleapis.com/compute/v1/"

@@ -75,7 +75,7 @@ def first(cluster: OnVms, place: int) -> int:
 def on_need(cluster: OnVms, place: int) -> bool:
     """Return whether a group's machines come only for attempts that wait for them."""
     markets = [one.market for one in cluster.workers]
-    return sizes.comes_on_need(cluster.workers[place].market, markets)
+    return sizes.is_elastic(cluster.workers[place].market, markets)
 
 
 def some_on_need(cluster: OnVms) -> bool:

@@ -31,7 +31,7 @@ def output_of(words: Sequence[str], hint: str) -> str:
     return done.stdout.strip()
 
 
-class Rest:
+class RestApi:
     """The interface of one cloud.
 
     Args:

@@ -100,8 +100,8 @@ class AgentProcess:
             and leader.silent > refused
             and reach.refuses(head.address)
         ):
-            return not election.vacant(leader, over, patience=refused)
-        return not election.vacant(leader, over)
+            return not election.has_no_leader(leader, over, patience=refused)
+        return not election.has_no_leader(leader, over)
 
     def is_over(self, term: int) -> bool:
         """Return whether this agent has to leave, or a term is over."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from regrow.infra.state.agents import BEAT_SECONDS, LEASE_SECONDS, AgentMember, Over, Seen
+from regrow.infra.state.agents import BEAT_SECONDS, LEASE_SECONDS, AgentMember, LastSeen, TermEnd
 
 TURN_SECONDS = 2.0
 """Seconds that an agent leaves to each agent before it in the order."""
@@ -46,7 +46,9 @@ def refused_after(pause: float) -> float:
     return BEAT_SECONDS + 2 * pause
 
 
-def vacant(leader: Seen | None, over: Over | None, *, patience: float = LEASE_SECONDS) -> bool:
+def has_no_leader(
+    leader: LastSeen | None, over: TermEnd | None, *, patience: float = LEASE_SECONDS
+) -> bool:
     """Return whether nobody leads. `patience`: seconds without a sign of life after which a leader
     counts as lost.
     """

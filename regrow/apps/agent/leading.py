@@ -22,7 +22,7 @@ from regrow.infra.machine import addresses, tied
 from regrow.infra.machine.supervised import Backoff, Supervised
 from regrow.infra.machine.versions import versions
 from regrow.infra.ray.own_node import OwnNode
-from regrow.infra.state.agents import AGENT, Head, Over, Term
+from regrow.infra.state.agents import AGENT, Head, Term, TermEnd
 from regrow.infra.state.experiments import retry_requested
 from regrow.infra.state.places import AGAIN, CLUSTER
 from regrow.tasks.errors import RegrowError, UserError
@@ -80,9 +80,9 @@ def _lead(agent: AgentProcess, number: int, *, retry_failed: bool) -> AgentEnd |
             except RegrowError as error:
                 driver.signal(signal.SIGKILL)
                 if (why := agent.notices.why) is not None:
-                    end(Over(why=why))
+                    end(TermEnd(why=why))
                     return AgentEnd(why=why)
-                end(Over(why=str(error)))
+                end(TermEnd(why=str(error)))
                 agent.not_started(error)
                 return None
             agent.started()
@@ -90,14 +90,14 @@ def _lead(agent: AgentProcess, number: int, *, retry_failed: bool) -> AgentEnd |
             watch = partial(_watch, agent, number, set())
             with (
                 background.every(agent.pause, watch, name="members", first=0.0, wait=0.0),
-                sizing.growing(agent),
+                sizing.sizing_groups(agent),
             ):
                 over, result = _drive(agent, number, node, head, driver)
         except Unavailable as error:
-            over, result = Over(why=str(error)), None
+            over, result = TermEnd(why=str(error)), None
         except RegrowError as error:
             with suppress(RegrowError):
-                end(Over(why=str(error)))
+                end(TermEnd(why=str(error)))
             raise
         finally:
             if driver is not None:
@@ -117,14 +117,14 @@ def _watch(agent: AgentProcess, number: int, called: set[str]) -> None:
         for one in agent.agents.living():
             if one.id == agent.me.id or one.id in called:
                 continue
-            if reach.call(one.address, one.port, reach.words(one.nonce, number)):
+            if reach.call(one.address, one.port, reach.greeting(one.nonce, number)):
                 called.add(one.id)
         agent.agents.forget_lost()
 
 
 def _drive(
     agent: AgentProcess, number: int, node: OwnNode, head: Head, driver: Supervised
-) -> tuple[Over | None, AgentEnd | None]:
+) -> tuple[TermEnd | None, AgentEnd | None]:
     """Run the driver until it ends or the term does. Returns what ends the term (None: another
     agent leads) and how this agent's part ended (None: it stays). Raises as `_lead`.
     """
@@ -140,9 +140,9 @@ def _drive(
                     agent.announce(f"{why}: all trials save, and another agent leads next")
                     driver.signal(signal.SIGTERM)
                     driver.is_gone_in(HANDOVER_SECONDS)
-                    return Over(why=why), AgentEnd(why=why)
+                    return TermEnd(why=why), AgentEnd(why=why)
                 if not node.is_alive():
-                    return Over(why=f"Ray's head on {agent.me.host} ended"), None
+                    return TermEnd(why=f"Ray's head on {agent.me.host} ended"), None
                 time.sleep(TICK)
         finally:
             driver.signal(signal.SIGKILL)
@@ -163,7 +163,7 @@ def _drive(
         driver = _driver(agent, head, retry_failed=retry_requested(agent.store, agent.request.name))
 
 
-def _how_it_ended(agent: AgentProcess) -> Over | None:
+def _how_it_ended(agent: AgentProcess) -> TermEnd | None:
     """Return how the experiment, or this leader's session of it, ended; None if it was not closed.
 
     The experiment rests, too, where a driver without agents has taken it over.
@@ -171,13 +171,13 @@ def _how_it_ended(agent: AgentProcess) -> Over | None:
     history, name = replay(agent.store, agent.request.name), agent.request.name
     if history.opened is not None and not history.opened.agent:
         by = history.opened.driver.partition(":")[0]
-        return Over(why=f"{name} runs without agents now, on {by}", status="interrupted")
+        return TermEnd(why=f"{name} runs without agents now, on {by}", status="interrupted")
     if history.closed is None:
         return None
     status, why = history.closed.status, "" if history.closing is None else history.closing.why
     if status != "interrupted" or why == PAUSED:
-        return Over(why=ended(name, status), status=status)
-    return Over(why=why)
+        return TermEnd(why=ended(name, status), status=status)
+    return TermEnd(why=why)
 
 
 def _driver(agent: AgentProcess, head: Head, *, retry_failed: bool) -> Supervised:

@@ -69,11 +69,11 @@ def answers(address: str) -> bool:
     return True
 
 
-def call(address: str, port: int, words: str) -> bool:
+def call(address: str, port: int, greeting: str) -> bool:
     """Call an agent as its leader. Returns whether it could be reached."""
     try:
         with _connect(f"{address}:{port}") as connection:
-            connection.sendall(words.encode())
+            connection.sendall(greeting.encode())
     except OSError:
         return False
     return True
@@ -111,9 +111,9 @@ class Calls:
         self.port: int = socket_.getsockname()[1]
         self.nonce, self.term = nonce, 0
 
-    def accept(self, words: bytes) -> None:
+    def accept(self, greeting: bytes) -> None:
         """Note the term of a caller that knows the nonce."""
-        nonce, _, term = words.decode(errors="replace").partition(" ")
+        nonce, _, term = greeting.decode(errors="replace").partition(" ")
         if hmac.compare_digest(nonce.encode(), self.nonce.encode()) and term.isdecimal():
             self.term = max(self.term, int(term))
 
@@ -168,6 +168,6 @@ def _connect(address: str) -> socket.socket:
     return socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS)
 
 
-def words(nonce: str, term: int) -> str:
+def greeting(nonce: str, term: int) -> str:
     """Return what the leader of a term says to an agent."""
     return f"{nonce} {term}"

@@ -31,7 +31,7 @@ def take_part(request: Request, say: Callable[[str], None]) -> AgentEnd:
 
     Raises UserError for what makes it impossible here, such as other versions than the leader's.
     """
-    request.places.storage.prove()
+    request.places.storage.check_writable()
     store = request.places.store(request.name)
     if request.retry_failed and (sessions := replay(store, request.name).sessions):
         request_retry(store, sessions)

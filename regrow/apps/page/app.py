@@ -170,7 +170,7 @@ class PageRoutes:
             running=running,
             asked=asked,
             shown=shown,
-            words=listing.words(asked),
+            words=listing.filter_text(asked),
             elsewhere=[name for name in shown["elsewhere"] if name in here],
             nowhere=[name for name in shown["elsewhere"] if name not in here],
             trouble=self.folds.trouble,

@@ -63,7 +63,7 @@ def listing(summaries: Sequence[Summary], asked: ListQuery) -> dict[str, Any]:
     }
 
 
-def words(asked: ListQuery) -> str:
+def filter_text(asked: ListQuery) -> str:
     """Return the filters as text, "" for none: “a” in the name and the tag “b”."""
     found = [f"“{asked.q}” in the name"] if asked.q else []
     found += [f"the tag “{asked.tag}”"] if asked.tag else []

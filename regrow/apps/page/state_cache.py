@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from regrow.apps.page.experiment_state import ExperimentState, Summary
-from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.log.follower import Follower, LogGone
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import available
 from regrow.infra.state import notes
@@ -132,7 +132,7 @@ class StateWatcher:
         try:
             if self._read(deadline):
                 self._looked = began
-        except Vanished:
+        except LogGone:
             self.gone = True
         except Unavailable as error:
             self._looked = began

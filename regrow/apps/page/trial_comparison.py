@@ -61,7 +61,7 @@ def _outcomes(history: History, found: Sequence[TrialRecord]) -> list[Comparison
         ComparisonRow(
             title="at step", cells=["" if t.best is None else str(t.best[1]) for t in found]
         ),
-        ComparisonRow(title="state", cells=[summaries.standing(trial) for trial in found]),
+        ComparisonRow(title="state", cells=[summaries.state_text(trial) for trial in found]),
         ComparisonRow(title="steps", cells=[str(trial.step) for trial in found]),
         ComparisonRow(title="attempts", cells=[str(len(trial.attempts)) for trial in found]),
         ComparisonRow(title="time", cells=["" if one is None else duration(one) for one in times]),

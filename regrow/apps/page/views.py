@@ -139,7 +139,7 @@ def latest_messages(fold: ExperimentState) -> list[dict[str, Any]]:
     lines = [(t, line, False) for t, line in fold.board.latest]
     for incident in fold.board.incidents.kept:
         if isinstance(incident, Loss):
-            lines.append((incident.t, words.loss(incident) + _went_on(incident), True))
+            lines.append((incident.t, words.loss(incident) + _continuation(incident), True))
         else:
             absence = (
                 f"the driver was gone for {duration(incident.seconds)}; of the"
@@ -150,7 +150,7 @@ def latest_messages(fold: ExperimentState) -> list[dict[str, Any]]:
     return [{"at": moment(t), "text": line, "loss": loss} for t, line, loss in reversed(newest)]
 
 
-def _went_on(loss: Loss) -> str:
+def _continuation(loss: Loss) -> str:
     also = f"; {loss.also} more failed the same way" if loss.also else ""
     if loss.back_s is not None:
         return f"; it continued {words.back(loss)}{also}"

@@ -111,7 +111,7 @@ class Answers:
             await self._fill(body, request)
             sample = self._sample(body.content)
             inputs, several = await self._parsed(bytes(body.content), request)
-            body.let_go()
+            body.release()
             model = self.models.pick()
             if model is None:
                 raise Refusal(503, "no model is loaded yet")

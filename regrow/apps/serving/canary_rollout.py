@@ -16,7 +16,7 @@ from msgspec import structs
 
 from regrow.apps.serving.messages import Chosen, Refused
 from regrow.apps.serving.status import ServingStatus
-from regrow.search.rollout import Canary, Tally, fails_more
+from regrow.search.rollout import Canary, RequestCounts, fails_more
 
 if TYPE_CHECKING:
     from regrow.apps.serving.replicas import Replicas
@@ -35,10 +35,10 @@ class CanaryRollout:
         self,
         replicas: Replicas,
         canary: Canary,
-        standing: ServingStatus,
+        status: ServingStatus,
         stop: threading.Event,
     ) -> None:
-        self._replicas, self._canary, self._standing, self._stop = replicas, canary, standing, stop
+        self._replicas, self._canary, self._status, self._stop = replicas, canary, status, stop
         self._first = True
 
     def offer(self, chosen: Chosen) -> Refused | None:
@@ -50,7 +50,7 @@ class CanaryRollout:
         losses = self._replicas.losses
         if (refused := self._replicas.offer(structs.replace(chosen, role="canary"))) is not None:
             return refused
-        self._standing.serves("canary", chosen)
+        self._status.serves("canary", chosen)
         _LOG.info(
             "the canary is %s of %s, with %s", chosen.text, chosen.experiment, self._canary.text
         )
@@ -59,7 +59,7 @@ class CanaryRollout:
             self._replicas.offer(chosen) if not why else Refused(manifest=chosen.manifest, why=why)
         )
         self._replicas.withdraw("canary")
-        self._standing.serves("canary", None)
+        self._status.serves("canary", None)
         return refused
 
     def _watched(self, losses: int) -> str:
@@ -69,7 +69,10 @@ class CanaryRollout:
             if self._replicas.losses > losses:
                 return "a process that answered with it, as a canary, ended"
             found = self._replicas.tallies()
-            canary, others = found.get("canary", Tally()), found.get("main", Tally())
+            canary, others = (
+                found.get("canary", RequestCounts()),
+                found.get("main", RequestCounts()),
+            )
             if fails_more(canary, others):
                 return f"as a canary it failed {canary.text}, the others {others.text}"
             if time.monotonic() >= until:

@@ -66,14 +66,14 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def say(self, order: ChildCommand) -> None:
-        """Send it an order; if the process is gone, `hear` notices it."""
+        """Send it an order; if the process is gone, `receive` notices it."""
         self._line.send(order)
 
-    def hear(self, heard: Callable[[ChildMessage], None]) -> int:
-        """Pass its messages to `heard` until it ends; return its exit code."""
+    def receive(self, take: Callable[[ChildMessage], None]) -> int:
+        """Pass its messages to `take` until it ends; return its exit code."""
         with closing(self._line):
             for word in self._line.messages(MESSAGES):
-                heard(word)
+                take(word)
         self.answers.put(None)
         return self.process.wait()
 
@@ -149,7 +149,7 @@ def tried(
     messages: list[ChildMessage] = []
     late = threading.Timer(seconds, child.process.kill)
     late.start()
-    code = child.hear(messages.append)
+    code = child.receive(messages.append)
     late.cancel()
     for word in messages:
         if isinstance(word, Wrong | Ready):

@@ -159,7 +159,7 @@ def watch() -> None:
     os._exit(LOST)
 
 
-def obey(line: JsonLines, deployment: Deployment) -> None:
+def carry_out(line: JsonLines, deployment: Deployment) -> None:
     """Carry out orders until SIGTERM, or until the supervisor is gone; then it stays deployed."""
     orders: queue.Queue[ChildCommand | None] = queue.Queue()
     told_to_end = threading.Event()
@@ -171,12 +171,12 @@ def obey(line: JsonLines, deployment: Deployment) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
 
-    def hear() -> None:
+    def read_orders() -> None:
         for order in line.messages(COMMANDS):
             orders.put(order)
         orders.put(None)
 
-    background.start(hear, name="orders")
+    background.start(read_orders, name="orders")
     line.send(Ready())
     while (order := orders.get()) is not None:
         if isinstance(order, Chosen):
@@ -209,7 +209,7 @@ def main() -> None:
         _LOG.error("Ray Serve: %s", in_a_line(error))
         line.send(Wrong(why=f"Ray Serve does not start: {in_a_line(error)}"))
         sys.exit(LOST)
-    obey(line, deployment)
+    carry_out(line, deployment)
     cluster.disconnect()
 
 

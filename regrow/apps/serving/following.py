@@ -15,7 +15,7 @@ from regrow.apps.serving.choosing import CandidateCheckpoint, ModelSource, candi
 from regrow.apps.serving.gate import GateEvaluator
 from regrow.apps.serving.messages import Chosen, Refused, Role
 from regrow.apps.serving.status import ServingStatus
-from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.log.follower import Follower, LogGone
 from regrow.infra.log.reading import fold
 from regrow.infra.log.subscription import available
 from regrow.search.errors import SpecError
@@ -68,7 +68,7 @@ class Following:
     """Folder for checkpoints' files; removed with the server."""
     gate: Gate | None = None
     """Conditions that a checkpoint must meet at its own step; None: none."""
-    standing: ServingStatus = field(default_factory=ServingStatus)
+    status: ServingStatus = field(default_factory=ServingStatus)
     """Receives the status."""
     history: History = field(init=False)
     serving: dict[Role, Chosen] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Following:
             self._turned.add(found[0].manifest)  # the rejection of the best one is logged once
             turned = passing.describe(found[0].trial, found[0].step)
             _LOG.info("the gate %s turned away %s", passing.gate.text, turned)
-            self.standing.refuses(f"{self.name}: {turned} does not meet {passing.gate.text}")
+            self.status.refuses(f"{self.name}: {turned} does not meet {passing.gate.text}")
         return passed
 
     def wrong_gate(self, *, at_once: bool = False) -> str:
@@ -160,7 +160,7 @@ class Following:
             self.last = Refused(manifest=manifest, why=why)
             if place < MOST_TOLD:
                 _LOG.warning("passed over %s: %s", manifest, why)
-                self.standing.refuses(f"{self.name}: {manifest}: {why}")
+                self.status.refuses(f"{self.name}: {manifest}: {why}")
         found = next((one for one in better if one.manifest == restored.manifest), None)
         if found is None:
             return
@@ -181,10 +181,10 @@ class Following:
                 )
             if not stop.is_set():
                 _LOG.error("refused %s: %s%s", chosen.text, self.last.why, trace)
-                self.standing.refuses(f"{self.name}: {chosen.text}: {self.last.why}")
+                self.status.refuses(f"{self.name}: {chosen.text}: {self.last.why}")
             return
         before, self.serving[role], self._ranks[role] = self.serving.get(role), chosen, found.rank
-        self.standing.serves(role, chosen)
+        self.status.serves(role, chosen)
         where = "the canary is " if role == "canary" else "serving "
         _LOG.info(
             "%s%s%s",
@@ -262,7 +262,7 @@ class Following:
         for trouble in polls(self.name, self._poll, lambda: bool(self.serving), stop, metered):
             if wrong := self.wrong_gate():
                 raise UserError(wrong)
-            self.standing.troubled(trouble)
+            self.status.troubled(trouble)
 
     def _poll(self, stop: threading.Event) -> None:
         unsettled, self._unsettled = self._unsettled, True
@@ -271,7 +271,7 @@ class Following:
                 self.settle(stop)
             self._unsettled = False
         except (RegrowError, SpecError, LookupError) as error:
-            if isinstance(error, Vanished):  # another experiment may appear under this name
+            if isinstance(error, LogGone):  # another experiment may appear under this name
                 self._ranks.clear()
                 self.refused.clear()
             if not isinstance(error, Unavailable):

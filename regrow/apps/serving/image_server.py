@@ -52,13 +52,13 @@ def serve(folder: Path, *, host: str | None, port: int, replicas: int) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises UserError and UserCodeError if it cannot be served."""
     found = kept(folder)
     token = token_in(folder / "serve-token")
-    doors = Listeners.open(non_loopback(host), port)
+    listeners = Listeners.open(non_loopback(host), port)
 
     def choose(offered: Replicas, _: Path, stop: threading.Event) -> None:
         if (refused := offered.offer(found.chosen)) is not None and not stop.is_set():
             raise refused.error()
 
-    answer(setup_of(found, folder), doors, replicas, choose, token)
+    answer(setup_of(found, folder), listeners, replicas, choose, token)
 
 
 def main() -> None:

@@ -152,14 +152,14 @@ class Body:
                 self._rooms.values.reserve(fresh)
                 self._values += fresh
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.content = bytearray()
         self._rooms.bytes_.release(self._bytes)
         self._bytes = 0
 
     def close(self) -> None:
         """Release everything: the request is answered."""
-        self.let_go()
+        self.release()
         self._rooms.values.release(self._values)
         self._values = 0
 

@@ -34,7 +34,7 @@ from regrow.apps.serving.messages import (
 )
 from regrow.infra.machine import addresses
 from regrow.infra.machine.supervised import Backoff
-from regrow.search.rollout import Tally
+from regrow.search.rollout import RequestCounts
 from regrow.tasks.process import background
 
 LOAD_SECONDS = 600.0
@@ -135,13 +135,13 @@ class Replicas:
         for child in self._present():
             child.say(Withdraw(role=role))
 
-    def tallies(self) -> dict[Role, Tally]:
+    def tallies(self) -> dict[Role, RequestCounts]:
         """Return the models' counts by role, summed over the current processes."""
-        found: dict[Role, Tally] = {}
+        found: dict[Role, RequestCounts] = {}
         for child in self._present():
             for role, (answered, failed) in child.answered().counts.items():
-                before = found.get(role, Tally())
-                found[role] = Tally(
+                before = found.get(role, RequestCounts())
+                found[role] = RequestCounts(
                     answered=before.answered + answered, failed=before.failed + failed
                 )
         return found
@@ -192,7 +192,7 @@ class Replicas:
                     ready = ready or isinstance(word, Ready)
                     self._began.put(word)
 
-            code = child.hear(receive)
+            code = child.receive(receive)
             if self._ending.is_set():
                 return
             if not ready:

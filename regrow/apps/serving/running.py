@@ -65,7 +65,9 @@ class Listeners:
         self.sockets.clear()
 
 
-def answer(common: Setup, doors: Listeners, count: int, choose: Choose, token: Path | None) -> None:
+def answer(
+    common: Setup, listeners: Listeners, count: int, choose: Choose, token: Path | None
+) -> None:
     """Answer with `count` processes and the models that `choose` offers them, until SIGTERM or
     Ctrl-C.
 
@@ -79,8 +81,8 @@ def answer(common: Setup, doors: Listeners, count: int, choose: Choose, token: P
     scratch = Path(tempfile.mkdtemp(prefix="serve-", dir=temporary.process_temp_dir()))
     counted = scratch / "metrics"
     counted.mkdir()
-    common = structs.replace(common, metrics=str(counted), beyond=doors.host is not None)
-    replicas = Replicas(common, doors.sockets, count)
+    common = structs.replace(common, metrics=str(counted), beyond=listeners.host is not None)
+    replicas = Replicas(common, listeners.sockets, count)
     raised: list[BaseException] = []
 
     def chooses() -> None:
@@ -97,14 +99,14 @@ def answer(common: Setup, doors: Listeners, count: int, choose: Choose, token: P
             log.info(
                 "%s at %s/invocations, as `mlflow models serve` has it; Ctrl-C ends it",
                 common.experiment,
-                doors.address,
+                listeners.address,
             )
         else:
             log.info(
                 "%s at %s/predict, described at %s/docs; Ctrl-C ends it",
                 common.experiment,
-                doors.address,
-                doors.address,
+                listeners.address,
+                listeners.address,
             )
         where = TOKEN if token is None else str(token)
         log.info("requests need `Authorization: Bearer TOKEN`, with the token in %s", where)
@@ -114,7 +116,7 @@ def answer(common: Setup, doors: Listeners, count: int, choose: Choose, token: P
             raise error
     finally:
         replicas.end()
-        doors.close()
+        listeners.close()
         if chooser is not None:
             # Otherwise it may write a checkpoint's files into the removed folder.
             chooser.join(RESTORE_SECONDS)

@@ -38,7 +38,7 @@ class ExperimentSeries:
     scratch: Path
     """Folder for checkpoints' files; removed with the server."""
     gate: Gate | None = None
-    standing: ServingStatus = field(default_factory=ServingStatus)
+    status: ServingStatus = field(default_factory=ServingStatus)
     """Receives the status."""
     source: Callable[[Store], ModelSource] = Checkpoints
     """Makes the source of an experiment's checkpoints from its store."""
@@ -98,7 +98,7 @@ class ExperimentSeries:
                 wanted=(ServeTarget(role="main"),),
                 scratch=scratch,
                 gate=self.gate,
-                standing=self.standing,
+                status=self.status,
             )
         return self._readers[name]
 
@@ -148,7 +148,7 @@ class ExperimentSeries:
     def _publish(self, name: str, trouble: str) -> None:
         """Publish the problems; `name`: the experiment that this one concerns, "" for all."""
         self._problems[name] = trouble
-        self.standing.troubled(
+        self.status.troubled(
             "; ".join(
                 f"{name or self.name}: {trouble}"
                 for name, trouble in self._problems.items()

@@ -88,24 +88,24 @@ class ServeRequest:
     series: bool | None = None
 
 
-def serve(places: Places, asked: ServeRequest, standing: ServingStatus | None = None) -> None:
+def serve(places: Places, asked: ServeRequest, status: ServingStatus | None = None) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises UserError and UserCodeError if it cannot be served."""
-    standing = standing or ServingStatus()
+    status = status or ServingStatus()
     _check_canary(asked)
     host, token = non_loopback(asked.host), token_in(served.token_file(places))
     if asked.series is None:
         store = None if _is_series(places, asked) else places.known(asked.name)
     else:
         store = None if asked.series else places.store(asked.name)
-    doors = Listeners.open(host, asked.port)
-    standing.listens(doors.address, doors.port)
+    listeners = Listeners.open(host, asked.port)
+    status.listens(listeners.address, listeners.port)
     on_ray = None
     if asked.ray:
         _need_ray_serve()
-        doors.close()  # frees the port for Ray's proxies
+        listeners.close()  # frees the port for Ray's proxies
         on_ray = OnRay(
             host=host or LOOPBACK,
-            port=doors.port,
+            port=listeners.port,
             least=asked.replicas.least,
             most=asked.replicas.most,
             state=places.root,
@@ -129,13 +129,13 @@ def serve(places: Places, asked: ServeRequest, standing: ServingStatus | None = 
 
         offered: Replicated = replicas
         if asked.canary is not None and asked.canary.trial is None:
-            offered = CanaryRollout(replicas, asked.canary, standing, stop)
+            offered = CanaryRollout(replicas, asked.canary, status, stop)
         shared: dict[str, Any] = {
             "name": asked.name,
             "replicas": offered,
             "scratch": scratch,
             "gate": asked.gate,
-            "standing": standing,
+            "status": status,
         }
         following: Following | ExperimentSeries
         if store is None:
@@ -147,7 +147,7 @@ def serve(places: Places, asked: ServeRequest, standing: ServingStatus | None = 
         else:
             following.once(stop)
 
-    answer(common, doors, 1 if asked.ray else asked.replicas.least, choose, token)
+    answer(common, listeners, 1 if asked.ray else asked.replicas.least, choose, token)
 
 
 def _check_canary(asked: ServeRequest) -> None:

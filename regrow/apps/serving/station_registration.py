@@ -88,7 +88,7 @@ def _written(
     if now != before:
         served.write(places, now)
     what = f"the newest experiment of {name}" if series else name
-    if home.stays(places.prefect_home):
+    if home.has_station(places.prefect_home):
         yield f"serve: the station serves {what}; `{places.command('status', '')}` shows where"
     else:
         yield f"serve: with `{places.command('up', '')}`, a station serves {what}"

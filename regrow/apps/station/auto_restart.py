@@ -91,7 +91,7 @@ def ensure(client: SyncPrefectClient) -> None:
             client.create_automation(automation)
 
 
-def go_on(client: SyncPrefectClient, places: Places) -> None:
+def reschedule_lost(client: SyncPrefectClient, places: Places) -> None:
     """Reschedule the flow runs of lost drivers that no automation rescheduled.
 
     A state change sent to a server that is just starting triggers no automation, and neither does
@@ -99,14 +99,14 @@ def go_on(client: SyncPrefectClient, places: Places) -> None:
     """
     for file, known in record.lost(record.folder_of(places)):
         try:
-            done = _is_seen_to(client, places, known)
+            done = _is_settled(client, places, known)
         except (ValueError, TypeError, KeyError):  # not the record of a driver
             done = True
         if done:
             record.forget(file)
 
 
-def _is_seen_to(client: SyncPrefectClient, places: Places, known: dict[str, Any]) -> bool:
+def _is_settled(client: SyncPrefectClient, places: Places, known: dict[str, Any]) -> bool:
     """Return whether a lost driver's run is seen to; False: an automation may still act."""
     run_id = known.get("flow_run") or flow_run_of(places, str(known.get("name")))
     switch = client.read_automations_by_name(automations()[0].name)
@@ -140,7 +140,7 @@ def flow_run_of(places: Places, name: str) -> str | None:
     return None if opened is None else opened.flow_run
 
 
-def given_up(client: SyncPrefectClient, run: FlowRun, places: Places) -> bool:
+def end_if_lost_too_often(client: SyncPrefectClient, run: FlowRun, places: Places) -> bool:
     """Return whether a flow run was recovered automatically too often; if so, end it as failed."""
     if run.state is None or run.state.message != AGAIN:
         return False

@@ -207,9 +207,9 @@ def _signals(line: JsonLines) -> Iterator[list[int]]:
     """Forward SIGINT and SIGTERM to the driver; yield the list of received signals."""
     came: list[int] = []
 
-    def hand_on(number: int, _: Any) -> None:
+    def forward(number: int, _: Any) -> None:
         came.append(number)
         line.send(DriverSignal(signal=number))
 
-    with handling({signal.SIGINT: hand_on, signal.SIGTERM: hand_on}):
+    with handling({signal.SIGINT: forward, signal.SIGTERM: forward}):
         yield came

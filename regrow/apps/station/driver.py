@@ -80,7 +80,7 @@ def main() -> None:
         prepare_coordinator(folder / "drivers" / f"{os.getpid()}.order")
         workers = min(WARM, capacity.cpus())
         _warm.extend(cluster.warm_up(workers, TRIAL_MODULES, runtime_env=TRIAL_ENV))
-    with _Post(folder, head.get("pid")) as post:
+    with _DriverAddress(folder, head.get("pid")) as post:
         background.start(_end_with_worker, post, name="worker-gone")
         order, line = post.await_order()
         code = _carry_out(order, line, places)
@@ -88,7 +88,7 @@ def main() -> None:
     os._exit(code)  # everything is written and closed, and finalizing the interpreter takes 0.5 s
 
 
-class _Post:
+class _DriverAddress:
     """The address of an idle driver: a port, in a file that it keeps locked while it lives."""
 
     def __init__(self, folder: Path, head: int | None) -> None:
@@ -140,7 +140,7 @@ class _Post:
             into.truncate()
 
 
-def _end_with_worker(post: _Post) -> None:
+def _end_with_worker(post: _DriverAddress) -> None:
     """End an idle process when its worker's end of the pipe closes (in a thread)."""
     while os.read(0, 4096):  # not sys.stdin, whose lock would block the end of this process
         pass

@@ -129,7 +129,7 @@ def servers(places: Places, environment: Mapping[str, str]) -> list[StationPart]
             command=_module("server", "--state", places.root, name),
             grace=SERVER_SECONDS,
             environment={**os.environ, **environment},
-            ready=_listens(served.standing(places, name)),
+            ready=_listens(served.status_file(places, name)),
         )
         for name in served.names(places)
     ]

@@ -41,16 +41,16 @@ def main() -> None:
     if order is None:
         return
     background.start(_end_with_order, places, order, name="settings")
-    standing = ServingStatus(served.standing(places, order.name))
-    last = standing.state.port
-    standing.begins()
+    status = ServingStatus(served.status_file(places, order.name))
+    last = status.state.port
+    status.begins()
     try:
-        serve(places, _asked(order, last), standing)
+        serve(places, _asked(order, last), status)
     except (RegrowError, SpecError) as error:
-        standing.troubled(redacted(one_line(str(error))))
+        status.troubled(redacted(one_line(str(error))))
         sys.stdout.write(
             f"{getattr(error, 'trace', '')}{time.strftime('%Y-%m-%d %H:%M:%S')}"
-            f" {standing.state.trouble}\n"
+            f" {status.state.trouble}\n"
         )
         sys.exit(1)
 

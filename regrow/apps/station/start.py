@@ -98,7 +98,7 @@ def _how_to_hand_on(places: Places, station: Station, where: str) -> Iterator[st
     yield "  MLFLOW_TRACKING_PASSWORD=PASSWORD"
 
 
-def stay(places: Places, *, s3: Path | None = None, host: str | None = None) -> None:
+def run_station(places: Places, *, s3: Path | None = None, host: str | None = None) -> None:
     """Run the station in this process until it is asked to end. Raises UserError if one runs."""
     _check_prefect(places)
     put(_asked(s3, addresses.non_loopback(host)))

@@ -101,7 +101,7 @@ def serving(station: Station, places: Places) -> list[Serving]:
     """Return the servers that are wanted, with their status."""
     parts, found = station.parts(), []
     for name in served.names(places):
-        status = servers.read(served.standing(places, name))
+        status = servers.read(served.status_file(places, name))
         pid = int(parts.get(f"{SERVER}{name}", {}).get("pid", 0))
         if not pid or pid != status.pid:  # the status is the previous process's
             status = msgspec.structs.replace(status, url="", main=None, canary=None)

@@ -137,7 +137,7 @@ class Supervisor:
             killed = read_record(self._folder / "station.json")  # by a supervisor that was killed
             (self._folder / "station.json").unlink(missing_ok=True)
             restarts = killed["restarts"] + 1 if "restarts" in killed else 0
-            with prefect_server.staying(self._places.prefect_home, host=host()) as handle:
+            with prefect_server.station_server(self._places.prefect_home, host=host()) as handle:
                 self._begin(handle.server, restarts)
                 try:
                     self._supervise()
@@ -221,14 +221,14 @@ class Supervisor:
             name = running.part.name.removeprefix(SERVER)
             if running.part.name not in wanted and not running.alive:
                 self._running.remove(running)
-                served.standing(self._places, name).unlink(missing_ok=True)
+                served.status_file(self._places, name).unlink(missing_ok=True)
                 running.lock.unlink(missing_ok=True)
             elif (written := served.written_at(self._places, name)) != running.asked:
                 # The problem may be fixed now.
                 running.due = 0.0
                 running.backoff.reset()
                 if running.asked and not running.alive:
-                    served.standing(self._places, name).unlink(missing_ok=True)
+                    served.status_file(self._places, name).unlink(missing_ok=True)
                 running.asked = written
 
     def _are_ready(self, names: tuple[str, ...]) -> bool:

@@ -173,7 +173,7 @@ class Worker:
     def _heal(self, client: SyncPrefectClient) -> None:
         if time.monotonic() - self._healed > HEAL_SECONDS:
             self._healed = time.monotonic()
-            auto_restart.go_on(client, self._places)
+            auto_restart.reschedule_lost(client, self._places)
 
     def _start_due(self, client: SyncPrefectClient) -> None:
         found = {str(one.id): one for one in _due(client)}
@@ -219,7 +219,7 @@ class Worker:
     def _do(self, client: SyncPrefectClient, action: Action, found: Mapping[str, FlowRun]) -> None:
         run = action.run
         if action.do == "start":
-            if auto_restart.given_up(client, found[run], self._places):
+            if auto_restart.end_if_lost_too_often(client, found[run], self._places):
                 return
             if (taken := hand_over(self._folder, {"flow_run": run})) is not None:
                 line, driver = taken

@@ -13,7 +13,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from regrow.flows.inline import Inline
+from regrow.flows.inline import InlineSession
 from regrow.infra.state.experiments import Prepared
 from regrow.infra.state.places import Places
 from regrow.integrations.optuna.objective import checked
@@ -42,7 +42,7 @@ class AskedTrial:
         self,
         job: Job,
         assignment: Assignment,
-        inline: Inline,
+        inline: InlineSession,
         prepared: Prepared,
         made: Callable[[OurTrial], Trial],
     ) -> None:
@@ -115,7 +115,7 @@ class Asking:
         made: Callable[[OurTrial], Trial],
         given: object = None,
     ) -> None:
-        self._inline = Inline(places, prepared, trials=UNLIMITED, given=given)
+        self._inline = InlineSession(places, prepared, trials=UNLIMITED, given=given)
         self._job = Job.of(prepared.spec, folder=None)
         self._prepared, self._metrics, self._made = prepared, tuple(metrics), made
         self._asked: dict[int, AskedTrial] = {}

@@ -26,7 +26,7 @@ from regrow.integrations.optuna.asking import ASKED, ENDED_STATES, Asking
 from regrow.integrations.optuna.following import Follow
 from regrow.integrations.optuna.mirror import Mirror, directions_of, enqueued
 from regrow.integrations.optuna.objective import Objective
-from regrow.integrations.optuna.objects import NotKept, described, form, value_of
+from regrow.integrations.optuna.objects import NotStorable, described, form, value_of
 from regrow.integrations.optuna.own_sampler import OwnSampler
 from regrow.integrations.optuna.private import TheirStudy, validated
 from regrow.integrations.optuna.running import STEP, VALUE, Trial, logged
@@ -321,7 +321,7 @@ class Study(TheirStudy):
         """Keep what Optuna's code notes on the study, such as an artifact, or names of values."""
         records.change(self.store, system={key: value})
 
-    def add_to_what_is_there(self) -> None:
+    def keep_existing_trials(self) -> None:
         """Have the next `optimize` run as many trials as it asks for, beside all that are there."""
         if self._history is not None:
             ended = sum(trial.state.is_finished() for trial in self._mirror.all_trials)
@@ -444,7 +444,7 @@ def _kept(key: str, value: Any, whose: str) -> Any:
     """
     try:
         return form(value, key, _no_file, exact=False)
-    except NotKept:
+    except NotStorable:
         get_logger("optuna.study").warning(
             f"the attribute {key!r} of {whose} is kept as text: only JSON can be kept there"
         )
@@ -452,7 +452,7 @@ def _kept(key: str, value: Any, whose: str) -> Any:
 
 
 def _no_file(_name: str, _path: object) -> None:
-    raise NotKept("it is no plain value")
+    raise NotStorable("it is no plain value")
 
 
 class StudyOfTrial:

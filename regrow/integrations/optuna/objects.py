@@ -36,7 +36,7 @@ KeepFile = Callable[[str, Path], object]
 """Keeps a file of the trial under a name; see `Trial.log_file`."""
 
 
-class NotKept(Exception):
+class NotStorable(Exception):
     """The object has no form. The message says why."""
 
 
@@ -57,9 +57,9 @@ def form(value: Any, name: str, keep: KeepFile, *, exact: bool) -> Any:
     try:
         data: bytes = cloudpickle.dumps(value)
     except Exception as error:  # a user's class may raise anything
-        raise NotKept(f"it cannot be pickled ({error})") from error
+        raise NotStorable(f"it cannot be pickled ({error})") from error
     if len(data) > MOST_BYTES:
-        raise NotKept(f"pickled, it has {len(data):,} bytes, and {MOST_BYTES:,} are the most")
+        raise NotStorable(f"pickled, it has {len(data):,} bytes, and {MOST_BYTES:,} are the most")
     with tempfile.TemporaryDirectory(prefix="regrow-") as folder:
         file = Path(folder) / "object.pkl"
         file.write_bytes(data)

@@ -86,7 +86,7 @@ class AnsweringSampler:
         """Trials whose state in the study is not the log's."""
         self._over = False
 
-    def hear(self, event: AnyEvent) -> None:
+    def observe(self, event: AnyEvent) -> None:
         """See External."""
         self._history.apply(event)
         if isinstance(event, Answered):

@@ -24,7 +24,7 @@ from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from regrow.integrations.optuna.objects import NotKept, described, form, plain_value
+from regrow.integrations.optuna.objects import NotStorable, described, form, plain_value
 from regrow.integrations.optuna.private import TheirTrial
 from regrow.search.samplers.define_by_run_model import CONSTRAINTS
 from regrow.tasks.errors import UserError
@@ -139,7 +139,7 @@ class Trial(TheirTrial):
             file = f"choices/{printable(name)}/{number}"
             try:
                 kept.append(form(choice, file, self._ours.log_file, exact=True))
-            except NotKept as why:
+            except NotStorable as why:
                 _LOG.warning(
                     "trial %d: a choice of %r is read back as text: %s", self.number, name, why
                 )
@@ -210,7 +210,7 @@ class Trial(TheirTrial):
     def _form(self, key: str, value: Any) -> Any:
         try:
             return form(value, f"attributes/{printable(key)}", self._ours.log_file, exact=False)
-        except NotKept as why:
+        except NotStorable as why:
             _LOG.warning("trial %d: the attribute %r is kept as a text: %s", self.number, key, why)
             return described(value)
 

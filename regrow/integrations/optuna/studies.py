@@ -96,7 +96,7 @@ def load_study(
     else:
         raise KeyError(f"there is no study {name!r} in {places.root}")
     study = _made(name, places, history, found, sampler, pruner, theirs)
-    study.add_to_what_is_there()
+    study.keep_existing_trials()
     return study
 
 

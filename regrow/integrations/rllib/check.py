@@ -49,7 +49,7 @@ def checked(spec: Spec, found: Any = None) -> Spec:
             raise SpecError(key, name, "is no metric of a trial of RLlib's", hint)
     require()
     with quiet(logging.CRITICAL), as_a_script(spec.trainable, spec.working_dir):
-        return spec.model_copy(update={"resources": resources(spec, _Look(spec, found).bundles())})
+        return spec.model_copy(update={"resources": resources(spec, _Check(spec, found).bundles())})
 
 
 def _metrics(spec: Spec) -> Iterator[tuple[str, str]]:
@@ -58,7 +58,7 @@ def _metrics(spec: Spec) -> Iterator[tuple[str, str]]:
         yield "metric" if isinstance(spec.metric, str) else f"metric.{place}.name", metric.name
 
 
-class _Look:
+class _Check:
     """One check of a specification's configurations."""
 
     def __init__(self, spec: Spec, found: Any) -> None:

@@ -66,7 +66,7 @@ def measured(
     return {name: value for name, value in found.items() if value is not None}
 
 
-def will_not_be(name: str, result: Result) -> bool:
+def is_never_reported(name: str, result: Result) -> bool:
     """Return whether a metric that is missing in an iteration will never appear: it is not a metric
     of episodes, and all others are there.
 

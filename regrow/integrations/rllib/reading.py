@@ -33,7 +33,7 @@ def cpus(config: Any) -> float:
 
 
 @contextmanager
-def in_the_trials_room() -> Iterator[None]:
+def in_trial_bundles() -> Iterator[None]:
     """Within the block, run Ray Data in the bundles of the trial's children.
 
     By default it runs outside of any placement group, on what the trials leave of the cluster,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from regrow.integrations.rllib import checkpoint, private, settings
-from regrow.integrations.rllib.metrics import EPISODIC, Result, measured, will_not_be
-from regrow.integrations.rllib.reading import frugal, in_the_trials_room
+from regrow.integrations.rllib.metrics import EPISODIC, Result, is_never_reported, measured
+from regrow.integrations.rllib.reading import frugal, in_trial_bundles
 from regrow.integrations.rllib.runners import EnvRunnerWatch
 from regrow.integrations.rllib.users_code import called, configures
 from regrow.tasks.errors import UserError
@@ -49,7 +49,7 @@ def _run(
         )
         config = settings.seeded(frugal(configure(trial.config)), trial.seed, trial.step)
         if config.is_offline:
-            stack.enter_context(in_the_trials_room())
+            stack.enter_context(in_trial_bundles())
         with private.results_in(scratch):
             algorithm = config.build_algo()
         stack.callback(algorithm.stop)
@@ -87,7 +87,7 @@ class _Training:
             metrics = self._last | found
             if self._job.objective in metrics:
                 return metrics
-            if will_not_be(self._job.objective, result):
+            if is_never_reported(self._job.objective, result):
                 raise UserError(
                     f"RLlib reports no {self._job.objective!r}; take another metric:"
                     f" {', '.join(sorted(metrics))}"

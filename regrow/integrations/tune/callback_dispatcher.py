@@ -44,7 +44,7 @@ def named_wrongly(message: str) -> bool:
 
 
 @contextmanager
-def feeding(
+def dispatching(
     spec: Spec, found: Translation, callbacks: Sequence[Any]
 ) -> Iterator[CallbackDispatcher]:
     """Within the block, tell callbacks, and Stoppers that consider all trials, of the events."""

@@ -93,7 +93,7 @@ class AnsweringSearcher:
         """By trial, its last result."""
         self._over = False
 
-    def hear(self, event: AnyEvent) -> None:
+    def observe(self, event: AnyEvent) -> None:
         """See External."""
         self._history.apply(event)
         if self._unheard is not None:

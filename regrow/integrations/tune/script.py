@@ -77,7 +77,7 @@ def run_script(
         quiet=quiet,
         events=events,
         station_of=station_of,
-        apart=replaced.apart,
+        rays_own_names=replaced.rays_own_names,
     )
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
@@ -102,7 +102,7 @@ def _place(script: Path, error: BaseException) -> str:
 
 
 class _Replaced:
-    """Context in which a script finds our names; within `apart` it finds Ray's."""
+    """Context in which a script finds our names; within `rays_own_names` it finds Ray's."""
 
     def __init__(self) -> None:
         self._theirs: list[tuple[Any, str, Any]] = []
@@ -121,7 +121,7 @@ class _Replaced:
         _put(self._theirs)
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def rays_own_names(self) -> Iterator[None]:
         """Restore Ray's names within the block."""
         _put(self._theirs)
         try:

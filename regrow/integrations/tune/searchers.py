@@ -59,7 +59,7 @@ def searching(algorithm: Any, say: Callable[[str], None]) -> Searching:
         hint = f"take one of {', '.join(known)}"
         raise SpecError("search_alg", name, "has no counterpart", hint)
     given = Arguments(name, {}, {}) if isinstance(algorithm, str) else given_to(algorithm)
-    if _in_other_words(given.get("space")):
+    if _is_native_space(given.get("space")):
         made = real(algorithm)
         if wrapper is None:
             return _as_it_is(made, made, say)
@@ -116,7 +116,7 @@ def _own_space(space: Any) -> Mapping[str, Any] | None:
     return found
 
 
-def _in_other_words(space: Any) -> bool:
+def _is_native_space(space: Any) -> bool:
     """Return whether a space is in the words of the searcher's own library."""
     from ray.tune.search import sample
 

@@ -80,7 +80,7 @@ class Reporting:
         self._began = time.monotonic()
         self._since = trial.step
         self._enough = False
-        trial.enough_if(lambda _number, _metrics: self._enough)
+        trial.set_stop_function(lambda _number, _metrics: self._enough)
 
     @property
     def restored(self) -> Path | None:

@@ -13,7 +13,7 @@ from regrow.experiment import Experiment, StationOf, run_session
 from regrow.infra.state.places import Places
 from regrow.integrations.tune.analysis import ExperimentAnalysis
 from regrow.integrations.tune.arguments import Arguments
-from regrow.integrations.tune.callback_dispatcher import feeding, named_wrongly
+from regrow.integrations.tune.callback_dispatcher import dispatching, named_wrongly
 from regrow.integrations.tune.private import (
     RESOURCES,
     asked_for,
@@ -58,7 +58,8 @@ class ScriptSession:
     """How the experiments of one script are run. `name`, `state`: override the script's, None: do
     not. `events`, `station_of`: see Experiment.run.
 
-    `apart` makes a context for running regrow itself, in which the replaced names are Ray's again.
+    `rays_own_names` makes a context for running regrow itself, in which the replaced names are
+    Ray's again.
     """
 
     def __init__(
@@ -69,9 +70,14 @@ class ScriptSession:
         quiet: bool = False,
         events: Events | None = None,
         station_of: StationOf | None = None,
-        apart: Callable[[], AbstractContextManager[object]] = nullcontext,
+        rays_own_names: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._name, self._state, self._quiet, self.apart = name, state, quiet, apart
+        self._name, self._state, self._quiet, self.rays_own_names = (
+            name,
+            state,
+            quiet,
+            rays_own_names,
+        )
         self._events, self._station_of = events, station_of
         self._taken: dict[tuple[str | None, str], int] = {}
         """How many experiments have a name, by state root and name."""
@@ -87,10 +93,10 @@ class ScriptSession:
         found = self._numbered(translated(arguments, _default_name(arguments.trainable)))
         for line in found.notes:
             say(line)
-        with self.apart():
+        with self.rays_own_names():
             experiment = Experiment(found.trainable, **found.options)
             quiet = self._quiet or arguments.run.verbose == 0
-            with feeding(experiment.spec, found, arguments.run.callbacks or ()) as feed:
+            with dispatching(experiment.spec, found, arguments.run.callbacks or ()) as feed:
                 result = experiment.run(
                     quiet=quiet,
                     retry_failed=arguments.retry_failed,
@@ -186,7 +192,7 @@ class Tuner:
             self._results, _ = self.session.run(self._asked)
             return self._results
         live = Live(Terminal())
-        with self.session.apart():
+        with self.session.rays_own_names():
             spec = result.spec.to_json()
             spec["retries"] = {**spec.get("retries", {}), "anew": self._anew}
             run_session(
@@ -231,7 +237,7 @@ class Tuner:
         if storage_filesystem is not None:
             raise UserError(NO_FILESYSTEM)
         tuner = cls(trainable, param_space=param_space)
-        with cls.session.apart():
+        with cls.session.rays_own_names():
             tuner._restored = cls.session.opened(path)
         if not resume_unfinished:
             say("Tuner.restore: resume_unfinished=False is not used: what is unfinished continues")

@@ -76,7 +76,7 @@ class Rows:
             self._end_row()
             self.step = step
         if self.resumes:
-            self.saved.ripen()
+            self.saved.assign_to_row()
         self._row |= values
         if self.known <= 0:  # else the media were logged with the row, by an attempt before
             self._log_media(media)
@@ -93,7 +93,7 @@ class Rows:
 
     def finish(self, summary: Mapping[str, float], media: Mapping[str, Keep]) -> None:
         """Report what is left; `summary`, `media`: what the program set in the summary."""
-        self.saved.ripen()
+        self.saved.assign_to_row()
         self._log_media(media)
         self._row |= summary
         if self.metric == STEPS and self.last is None:

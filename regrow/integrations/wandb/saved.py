@@ -51,7 +51,7 @@ class SavedFiles:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target)
 
-    def ripen(self) -> None:
+    def assign_to_row(self) -> None:
         """Assign the saved files to the next row."""
         _move(self._new, self._ready)
 

@@ -21,7 +21,7 @@ CHOICE = "REGROW_WANDB"
 class SweepFile:
     """See Format."""
 
-    def is_its(self, data: Mapping[str, Any]) -> bool:
+    def matches(self, data: Mapping[str, Any]) -> bool:
         return is_sweep(data)
 
     def read(

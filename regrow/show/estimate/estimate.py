@@ -9,7 +9,7 @@ from typing import Any
 from regrow.search.errors import SpecError
 from regrow.search.planning import estimating
 from regrow.search.planning.estimating import (
-    Premises,
+    EstimateInputs,
     Rates,
     Scenario,
     ScenarioForecast,
@@ -31,7 +31,7 @@ class Estimate:
     """What is known of an experiment before it runs.
 
     Attributes:
-        premises: what was simulated.
+        inputs: what was simulated.
         sources: where the curves are from.
         count: simulations of each scenario.
         plans: forecasts by kind and number of machines.
@@ -43,7 +43,7 @@ class Estimate:
 
     """
 
-    premises: Premises
+    inputs: EstimateInputs
     sources: Sources
     count: int
     plans: Sequence[ScenarioForecast]
@@ -56,12 +56,12 @@ class Estimate:
     def losses(self) -> float | None:
         """Mean seconds that a spot machine is up; None: nothing is lost."""
         used = self.choice.scenario.kind in ("spot", "fall-back")
-        return estimating.between_losses(self.premises.spot) if used else None
+        return estimating.between_losses(self.inputs.spot) if used else None
 
     @property
     def checkpoint(self) -> float | None:
         """Seconds between checkpoints with the least loss; None: not measured, or no losses."""
-        save, between = self.premises.timing.save, self.losses
+        save, between = self.inputs.timing.save, self.losses
         if save is None or between is None:
             return None
         return estimating.checkpoint_interval(save, between)
@@ -69,7 +69,7 @@ class Estimate:
     @property
     def step(self) -> float:
         """Mean duration of a recorded step, in seconds."""
-        found = [one for curve in self.premises.curves for one in curve.seconds]
+        found = [one for curve in self.inputs.curves for one in curve.seconds]
         return sum(found) / len(found)
 
     def cheapest_other(self) -> ScenarioForecast | None:
@@ -87,11 +87,9 @@ def estimate(
     budgets: Sequence[float],
 ) -> Estimate:
     """Simulate everything."""
-    premises = simulations.premises
+    inputs = simulations.inputs
     scenarios = [
-        Scenario(kind=kind, machines=count)
-        for kind in premises.offered.choices
-        for count in machines
+        Scenario(kind=kind, machines=count) for kind in inputs.offered.choices for count in machines
     ]
     plans = simulations.forecasts(scenarios, more=len(budgets) + 2)
     choice = recommended(plans)
@@ -100,7 +98,7 @@ def estimate(
         [Scenario(kind=kind, machines=count, dollars=one) for one in budgets]
     )
     more, extra = None, MORE
-    if choice.cost is not None and _can_have_more_trials(premises):
+    if choice.cost is not None and _can_have_more_trials(inputs):
         paid = max(choice.cost.median, 0.01)
         extra = MORE if paid >= MORE / 2 else round(paid, 2)
         pair = [
@@ -110,7 +108,7 @@ def estimate(
         first, second = simulations.forecasts(pair)
         more = first, second
     return Estimate(
-        premises=premises,
+        inputs=inputs,
         sources=sources,
         count=simulations.count or 0,
         plans=plans,
@@ -121,9 +119,9 @@ def estimate(
     )
 
 
-def _can_have_more_trials(premises: Premises) -> bool:
+def _can_have_more_trials(inputs: EstimateInputs) -> bool:
     """Return whether the search could have more trials than the file's."""
-    spec = premises.spec
+    spec = inputs.spec
     if spec.trials is None:
         return spec.total >= UNLIMITED
     try:
@@ -135,7 +133,7 @@ def _can_have_more_trials(premises: Premises) -> bool:
 
 def as_data(found: Estimate) -> dict[str, Any]:
     """Return everything, for `--json`. Times in seconds, costs in the currency of the prices."""
-    spec, spot = found.premises.spec, found.premises.spot
+    spec, spot = found.inputs.spec, found.inputs.spot
     more = None
     if found.more is not None:
         more = {
@@ -150,9 +148,9 @@ def as_data(found: Estimate) -> dict[str, Any]:
         "simulations": found.count,
         "sources": [{"name": name, "curves": count} for name, count in found.sources.names],
         "stopped_curves": found.sources.stopped,
-        "timing": asdict(found.premises.timing),
+        "timing": asdict(found.inputs.timing),
         "spot": asdict(spot) if isinstance(spot, Rates) else {"traces": len(spot)},
-        "prices": {kind: one.price for kind, one in found.premises.offered.kinds.items()},
+        "prices": {kind: one.price for kind, one in found.inputs.offered.kinds.items()},
         "plans": [_forecast(one) for one in found.plans],
         "budgets": [_forecast(one) for one in found.budgets],
         "recommended": {

@@ -54,7 +54,7 @@ def html(found: Estimate) -> str:
             ("time", "Chance of being done", TIME, _time(found)),
         )
     ]
-    spec = found.premises.spec
+    spec = found.inputs.spec
     lines = list(words.table(found))
     columns = [name for name in lines[0].cells if any(one.cells[name][0] for one in lines)]
     page = web.templates("regrow.show.estimate").get_template("estimate.html.j2")
@@ -105,14 +105,14 @@ def _tiles(found: Estimate) -> Iterator[dict[str, str]]:
 
 
 def _deadline(found: Estimate) -> float | None:
-    deadline = found.premises.spec.stop.deadline
+    deadline = found.inputs.spec.stop.deadline
     return deadline if isinstance(deadline, float) else None
 
 
 def _value(found: Estimate) -> Figure:
     made, every = blank(), list(rows(found))
     money = all(one.cost is not None for one in every)
-    metric = safe(found.premises.spec.objective.name, 40)
+    metric = safe(found.inputs.spec.objective.name, 40)
     for kind, style in _STYLES.items():
         own = [one for one in every if one.scenario.kind == kind and one.best is not None]
         if own:
@@ -142,7 +142,7 @@ def _value(found: Estimate) -> Figure:
                 hovertemplate="%{customdata}<br>%{x:.4~g}, %{y:.4~g}<extra></extra>",
             )
     made.update_xaxes(title={"text": "cost" if money else "machine-hours"}, rangemode="tozero")
-    made.update_yaxes(title={"text": f"best {metric} ({found.premises.spec.objective.mode})"})
+    made.update_yaxes(title={"text": f"best {metric} ({found.inputs.spec.objective.mode})"})
     made.update_layout(legend={"orientation": "h"})
     return finished(made)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from regrow.infra.state.experiments import make_importable
 from regrow.search.options import chosen
 from regrow.search.planning.estimating import (
+    EstimateInputs,
     Outcome,
-    Premises,
     Scenario,
     ScenarioForecast,
     simulated,
@@ -35,7 +35,7 @@ _INLINE_SECONDS = 4.0
 class Simulations:
     """Runs simulations of one estimate. `count`: of each scenario; None: what the time allows."""
 
-    premises: Premises
+    inputs: EstimateInputs
     count: int | None = None
     _pool: ProcessPoolExecutor | None = field(init=False, default=None)
 
@@ -47,7 +47,7 @@ class Simulations:
         found = list(self._run(tasks))
         each = len(found) // len(scenarios) if scenarios else 0
         return [
-            summary(self.premises, one, found[place * each : (place + 1) * each])
+            summary(self.inputs, one, found[place * each : (place + 1) * each])
             for place, one in enumerate(scenarios)
         ]
 
@@ -56,7 +56,7 @@ class Simulations:
         that the same command does the same.
         """
         if self.count is None and scenarios:
-            seconds = _seconds(self.premises, simulated(self.premises, scenarios[0], 0))
+            seconds = _seconds(self.inputs, simulated(self.inputs, scenarios[0], 0))
             fitting = SECONDS / (seconds * (len(scenarios) + more))
             self.count = max(FEWEST, min(MOST, int(fitting)))
         return self.count or FEWEST
@@ -64,26 +64,26 @@ class Simulations:
     def _run(self, tasks: Sequence[tuple[Scenario, int]]) -> Iterator[Outcome]:
         if not tasks:
             return
-        first = simulated(self.premises, *tasks[0])
+        first = simulated(self.inputs, *tasks[0])
         yield first
         rest = tasks[1:]
-        if self._pool is None or len(rest) * _seconds(self.premises, first) < _INLINE_SECONDS:
+        if self._pool is None or len(rest) * _seconds(self.inputs, first) < _INLINE_SECONDS:
             for scenario, number in rest:
-                yield simulated(self.premises, scenario, number)
+                yield simulated(self.inputs, scenario, number)
             return
         yield from self._pool.map(_simulated, rest, chunksize=max(1, len(rest) // 64))
 
 
 @contextmanager
-def running(premises: Premises, count: int | None) -> Iterator[Simulations]:
+def running(inputs: EstimateInputs, count: int | None) -> Iterator[Simulations]:
     """Yield simulations whose processes end with the block."""
-    found = Simulations(premises, count)
+    found = Simulations(inputs, count)
     processes = min(8, os.cpu_count() or 1)
     with ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_begin,
-        initargs=(premises,),
+        initargs=(inputs,),
     ) as pool:
         found._pool = pool  # noqa: SLF001 - its own
         try:
@@ -93,22 +93,22 @@ def running(premises: Premises, count: int | None) -> Iterator[Simulations]:
             raise
 
 
-def _seconds(premises: Premises, outcome: Outcome) -> float:
+def _seconds(inputs: EstimateInputs, outcome: Outcome) -> float:
     # samplers without a model
-    model = chosen(premises.spec.resolved.search) not in ("random", "grid", "qmc")
+    model = chosen(inputs.spec.resolved.search) not in ("random", "grid", "qmc")
     return EVENT_SECONDS * outcome.events + (MODEL_SECONDS * outcome.trials if model else 0.0)
 
 
-_premises: list[Premises] = []
+_inputs: list[EstimateInputs] = []
 """Of this process, if it is one of a pool."""
 
 
-def _begin(premises: Premises) -> None:
+def _begin(inputs: EstimateInputs) -> None:
     """Begin a process of the pool: it ends with the command, which alone receives a Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    make_importable(premises.spec)
-    _premises.append(premises)
+    make_importable(inputs.spec)
+    _inputs.append(inputs)
 
 
 def _simulated(task: tuple[Scenario, int]) -> Outcome:
-    return simulated(_premises[-1], *task)
+    return simulated(_inputs[-1], *task)

@@ -34,7 +34,7 @@ class TableRow:
 
 def table(found: Estimate) -> Iterator[TableRow]:
     """Yield the lines of the table. An empty column is left out."""
-    metric = one_line(found.premises.spec.objective.name)
+    metric = one_line(found.inputs.spec.objective.name)
     every = list(rows(found))
     money = all(one.cost is not None for one in every)
     for one in every:
@@ -89,7 +89,7 @@ def _share(share: float | None) -> str:
 
 def head(found: Estimate) -> str:
     """Return the first line: what was simulated, from what."""
-    spec, count = found.premises.spec, found.count
+    spec, count = found.inputs.spec, found.count
     trials = "as many trials as the limits allow"
     if spec.budget is not None:
         trials = budget_in_words(spec.budget)
@@ -101,23 +101,23 @@ def head(found: Estimate) -> str:
 
 def assumptions(found: Estimate) -> Iterator[str]:
     """Yield what is not measured, a line each."""
-    premises = found.premises
-    kinds = premises.offered.kinds
-    if "spot" in kinds and isinstance(premises.spot, Rates):
-        up, away = in_words(premises.spot.up), in_words(premises.spot.away)
+    inputs = found.inputs
+    kinds = inputs.offered.kinds
+    if "spot" in kinds and isinstance(inputs.spot, Rates):
+        up, away = in_words(inputs.spot.up), in_words(inputs.spot.away)
         yield (
             f"a spot machine is up for {up}, then away for {away}, on average, exponentially"
             " distributed (--trace: recorded ones)"
         )
-    needed = premises.offered.on_need is not None
+    needed = inputs.offered.on_need is not None
     if needed or not all(one.permanent for one in kinds.values()):
         yield f"a machine takes trials {in_words(BOOT_SECONDS)} after it was asked for"
     if any(not outcome.ended for one in rows(found) for outcome in one.outcomes):
         yield f"a simulation ends after {in_words(HORIZON)}, and some were not done by then"
-    limit, most = premises.spec.concurrency, max(one.scenario.machines for one in found.plans)
+    limit, most = inputs.spec.concurrency, max(one.scenario.machines for one in found.plans)
     if limit is not None and limit < most:
         yield f"the file's concurrency, {limit}: more machines than that have no trials"
-    if premises.timing.save is None:
+    if inputs.timing.save is None:
         yield "a checkpoint takes no time: none was measured"
     if found.sources.stopped:
         count = found.sources.stopped
@@ -136,7 +136,7 @@ def recommendations(found: Estimate) -> Iterator[tuple[str, str]]:
     yield "checkpoint", _checkpoint(found)
     if found.more is not None:
         without, more = found.more
-        spec = found.premises.spec
+        spec = found.inputs.spec
         if without.best is not None and more.best is not None:
             name = one_line(spec.objective.name)
             before, after = _number(without.best.median), _number(more.best.median)
@@ -176,7 +176,7 @@ def _market(found: Estimate) -> str:
 
 
 def _checkpoint(found: Estimate) -> str:
-    save, every, between = found.premises.timing.save, found.checkpoint, found.losses
+    save, every, between = found.inputs.timing.save, found.checkpoint, found.losses
     if between is None:
         return "no machine is lost, so only pauses need one"
     if save is None or every is None:

@@ -52,7 +52,7 @@ def trials(found: LogRows, places: Places | None = None) -> Table:
     """
     history = found.history
     shown = history.trials
-    rows = [t.curve.shown(summaries.standing_step(history, t)) for t in shown]
+    rows = [t.curve.shown(summaries.representative_step(history, t)) for t in shown]
     own: list[tuple[str, Kind, Iterable[Any]]] = [
         ("trial", "whole", (t.number for t in shown)),
         ("state", "text", (t.state.value for t in shown)),

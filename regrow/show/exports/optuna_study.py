@@ -193,7 +193,7 @@ class Frozen:
         }
         asked = {name: one for name, one in asked.items() if contains(one, trial.config[name])}
         active = [(p, one) for p, one in self._axes if p.name in trial.proposed]
-        step = summaries.standing_step(self._history, trial)
+        step = summaries.representative_step(self._history, trial)
         begun = None
         if trial.attempts:
             first = trial.attempts[0]
@@ -244,7 +244,7 @@ class Frozen:
         return TrialState.RUNNING if trial.attempts else TrialState.WAITING, None
 
     def _values(self, trial: TrialRecord) -> list[float] | None:
-        row = trial.curve.metrics(summaries.standing_step(self._history, trial))
+        row = trial.curve.metrics(summaries.representative_step(self._history, trial))
         values = [value for metric in self._metrics if (value := row.get(metric.name)) is not None]
         return values if len(values) == len(self._metrics) else None
 

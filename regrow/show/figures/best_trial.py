@@ -6,7 +6,7 @@ from regrow.infra.log.rows import LogRows
 from regrow.search.history import TrialRecord, repeats
 from regrow.show.figures import series
 from regrow.show.figures.style import BEST, COLOURS, GREY, Figure, finished, marker, panels, safe
-from regrow.show.views.names import apart
+from regrow.show.views.names import shortened
 
 TITLE = "The best trial"
 READING = (
@@ -31,7 +31,7 @@ def figure(log_rows: LogRows) -> Figure | None:
     names, at_best = list(drawn), trial.curve.shown(step)
     spacing = min(0.06, 0.3 / len(names))
     made = panels(len(names), 1, shared_xaxes=True, vertical_spacing=spacing)
-    short = apart(names, [UP] * len(names))
+    short = shortened(names, [UP] * len(names))
     for place, name in enumerate(names, start=1):
         kept = drawn[name].points
         colour = BEST if name == history.objective.name else COLOURS["done"]

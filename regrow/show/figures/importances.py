@@ -11,7 +11,7 @@ from __future__ import annotations
 from regrow.infra.log.rows import LogRows
 from regrow.search.history import History
 from regrow.show.figures.style import COLOURS, Figure, blank, finished, safe
-from regrow.show.views.names import HEADING, apart
+from regrow.show.views.names import HEADING, shortened
 
 TITLE = "Importance of parameters"
 READING = (
@@ -72,7 +72,7 @@ def figure(log_rows: LogRows) -> Figure | None:
     made = blank()
     made.add_bar(
         x=list(shown.values()),
-        y=list(map(safe, apart(list(shown), [HEADING] * len(shown)))),
+        y=list(map(safe, shortened(list(shown), [HEADING] * len(shown)))),
         orientation="h",
         marker={"color": COLOURS["done"]},
         text=[f"{share:.2f}" for share in shown.values()],

@@ -14,7 +14,7 @@ from regrow.search.history import History, TrialRecord
 from regrow.show.figures import parameters, series
 from regrow.show.figures.style import BEST, GREY, Figure, blank, finished, part, safe, shade
 from regrow.show.views import summaries
-from regrow.show.views.names import LONGEST, apart
+from regrow.show.views.names import LONGEST, shortened
 
 TITLE = "Parallel coordinates"
 READING = (
@@ -74,7 +74,7 @@ def figure(log_rows: LogRows) -> Figure | None:
                 font={"size": 11},
                 borderpad=1,
             )
-    names = apart([column.name for column in columns], [LONGEST] * len(columns))
+    names = shortened([column.name for column in columns], [LONGEST] * len(columns))
     made.update_layout(
         xaxis={
             "side": "top",

@@ -53,7 +53,7 @@ def figure(log_rows: LogRows) -> style.Figure | None:
     for place, (first, second) in enumerate(pairs):
         cell = {"row": place // columns + 1, "col": place % columns + 1}
         if len(metrics) == 2:
-            x, y = _stairs(best, first, second)
+            x, y = _step_line(best, first, second)
             style.add_line(
                 made, x, y, {"color": style.BEST, "width": 1.5}, showlegend=False, **cell
             )
@@ -90,7 +90,7 @@ def _ends(trial: TrialRecord, first: Metric, second: Metric) -> tuple[float, flo
     return trial.curve.column(first.name)[-1], trial.curve.column(second.name)[-1]
 
 
-def _stairs(
+def _step_line(
     front: list[TrialRecord], first: Metric, second: Metric
 ) -> tuple[list[float | None], list[float | None]]:
     """Return the dominated area's edge: between two of the front, the worse of both values."""

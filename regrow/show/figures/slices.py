@@ -9,7 +9,7 @@ from regrow.infra.log.rows import LogRows
 from regrow.search.history import History, TrialRecord
 from regrow.show.figures import parameters, series, style
 from regrow.show.views import summaries
-from regrow.show.views.names import HEADING, apart
+from regrow.show.views.names import HEADING, shortened
 
 TITLE = "Slices"
 READING = (
@@ -49,7 +49,7 @@ def figure(log_rows: LogRows) -> style.Figure | None:
     groups["best"] = trials[:1]
     values = [trial.best[0] for trial in trials if trial.best]
     value_axis, note = style.objective_axis(history, values, HEADING)
-    names = apart([axis.name for axis in axes], [ACROSS] * len(axes))
+    names = shortened([axis.name for axis in axes], [ACROSS] * len(axes))
     title = value_axis.pop("title")
     named: set[str] = set()
     for place, axis in enumerate(axes):
@@ -108,7 +108,7 @@ def _scale(axis: parameters.ParameterAxis, values: list[Any]) -> dict[str, Any]:
         if len(axis.categories) > 20:
             return {"showticklabels": False, **whole}
         most = max(SHORTEST, LABELS // len(axis.categories))
-        labels = list(map(style.safe, apart(axis.categories, [most] * len(axis.categories))))
+        labels = list(map(style.safe, shortened(axis.categories, [most] * len(axis.categories))))
         every = -(-len(labels) * SHORTEST // LABELS)
         places = list(range(0, len(labels), every))
         return {"tickvals": places, "ticktext": labels[::every], "tickangle": 0, **whole}

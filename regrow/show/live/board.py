@@ -12,7 +12,7 @@ from regrow.search.history import History, TrialRecord
 from regrow.search.planning import limits
 from regrow.show.live import text, words
 from regrow.show.live.decisions import Decisions
-from regrow.show.live.incidents import Absence, Incidents
+from regrow.show.live.incidents import DriverAbsence, Incidents
 
 LATEST = 50
 LEADERS = 16
@@ -203,7 +203,7 @@ class Board:
             return [f"limits: {listed}"] if (listed := limits.describe(self.history)) else []
         if not self.history.orphans:
             return ["continues"]
-        absence: Absence = self.incidents.reopened(event, max(0.0, silent))
+        absence: DriverAbsence = self.incidents.reopened(event, max(0.0, silent))
         return [words.driver_back(absence, len(self.history.orphans))]
 
     def _ended(self, event: events.Ended) -> list[str]:

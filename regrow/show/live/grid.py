@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from regrow.show.views.names import apart
+from regrow.show.views.names import shortened
 
 GAP = 2
 LEAST_FLEX = 14
@@ -98,7 +98,7 @@ def lines(
         short = [n for n in shown if columns[n].least is not None]
         most = [max(columns[n].least or 0, values[n]) for n in short]
         for n, title in zip(
-            short, apart([titles[n] for n in short], most, signs.more), strict=True
+            short, shortened([titles[n] for n in short], most, signs.more), strict=True
         ):
             titles[n], widths[n] = title, max(cell_len(title), values[n])
     while not fits(LEAST_FLEX) and any(columns[n].rank for n in shown):

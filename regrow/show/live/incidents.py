@@ -46,7 +46,7 @@ class Loss:
 
 
 @dataclass(slots=True, kw_only=True)
-class Absence:
+class DriverAbsence:
     """Some `seconds` without a driver. `lost`: trials that ran; `back`: those that run again."""
 
     t: float
@@ -59,7 +59,7 @@ class Incidents:
     """The latest incidents, oldest first, and their totals."""
 
     def __init__(self) -> None:
-        self.kept: deque[Loss | Absence] = deque(maxlen=KEPT)
+        self.kept: deque[Loss | DriverAbsence] = deque(maxlen=KEPT)
         self.count = 0
         """Number of attempts that failed or were lost, for any reason."""
         self._open: dict[int, Loss] = {}
@@ -70,9 +70,9 @@ class Incidents:
         """Median seconds until a lost trial continued, None before the first."""
         return median(self._waits) if self._waits else None
 
-    def reopened(self, event: Opened, silent: float) -> Absence:
+    def reopened(self, event: Opened, silent: float) -> DriverAbsence:
         """Note that another driver continues, after `silent` seconds."""
-        absence = Absence(t=event.t, seconds=silent)
+        absence = DriverAbsence(t=event.t, seconds=silent)
         self.kept.append(absence)
         return absence
 
@@ -82,7 +82,7 @@ class Incidents:
             return None
         self.count += 1
         last = self.kept[-1] if self.kept else None
-        if event.by == "planner" and isinstance(last, Absence):
+        if event.by == "planner" and isinstance(last, DriverAbsence):
             last.lost.add(event.trial)
             return None
         loss = Loss(
@@ -123,7 +123,7 @@ class Incidents:
     def began(self, event: Began, attempt: Attempt, lost_steps: int) -> Loss | None:
         """Note the beginning of an attempt; return the loss from which it recovers, or None."""
         for incident in reversed(self.kept):
-            if isinstance(incident, Absence):
+            if isinstance(incident, DriverAbsence):
                 if event.trial in incident.lost:
                     incident.back.add(event.trial)
                 break

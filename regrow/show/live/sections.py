@@ -20,9 +20,9 @@ from regrow.show.live import text, words
 from regrow.show.live.board import Board
 from regrow.show.live.decisions import Exploit, RungDecisions
 from regrow.show.live.grid import Cell, GridColumn, Signs, bar, cut, flow, lines, spark
-from regrow.show.live.incidents import Absence, Loss
+from regrow.show.live.incidents import DriverAbsence, Loss
 from regrow.show.views import summaries
-from regrow.show.views.names import LONGEST, apart, middle
+from regrow.show.views.names import LONGEST, middle, shortened
 from regrow.tasks.output.traces import one_line
 
 CURVE = 16
@@ -192,7 +192,7 @@ def _best(board: Board, signs: Signs) -> Section | None:
 
 def _settings(config: Mapping[str, Any], signs: Signs) -> Cell:
     """Return a configuration in one line, and with its names cut."""
-    names = apart(list(config), [LONGEST] * len(config), signs.more)
+    names = shortened(list(config), [LONGEST] * len(config), signs.more)
     short = dict(zip(names, config.values(), strict=True))
     return one_line(text.settings(config)), one_line(text.settings(short))
 
@@ -207,18 +207,18 @@ def _incidents(board: Board, now: float) -> Section | None:
     if not incidents.kept:
         return None
 
-    def table(shown: Sequence[Loss | Absence]) -> GridTable:
+    def table(shown: Sequence[Loss | DriverAbsence]) -> GridTable:
         more = f" {incidents.count}" if incidents.count > len(shown) else ""
         columns = [
             GridColumn(f"losses{more}", right=True),
             GridColumn("ago", right=True, style="dim", rank=1),
-            GridColumn("", flex=True, style=[_mood(one) for one in shown]),
+            GridColumn("", flex=True, style=[_color(one) for one in shown]),
         ]
         return GridTable(
             columns,
             [
                 [
-                    "driver" if isinstance(one, Absence) else str(one.trial),
+                    "driver" if isinstance(one, DriverAbsence) else str(one.trial),
                     words.ago(now - one.t),
                     _story(one),
                 ]
@@ -229,8 +229,8 @@ def _incidents(board: Board, now: float) -> Section | None:
     return Section(items=list(incidents.kept)[::-1], table=table, first=2, then=5)
 
 
-def _story(one: Loss | Absence) -> str:
-    if isinstance(one, Absence):
+def _story(one: Loss | DriverAbsence) -> str:
+    if isinstance(one, DriverAbsence):
         return (
             f"gone for {duration(one.seconds)}; {len(one.back)} of the {len(one.lost)} trials"
             " that ran are back"
@@ -243,8 +243,8 @@ def _story(one: Loss | Absence) -> str:
     )
 
 
-def _mood(one: Loss | Absence) -> str:
-    if isinstance(one, Absence):
+def _color(one: Loss | DriverAbsence) -> str:
+    if isinstance(one, DriverAbsence):
         return "green" if one.back == one.lost else "yellow"
     return "red" if one.final else "yellow" if one.back_s is None else "green"
 
@@ -471,7 +471,7 @@ def _facts(board: Board, now: float, *, banner: bool) -> list[tuple[str, str]]:
     pace = board.steps_done.rate(now) if not banner else None
     facts.append((f"{board.useful:,}{of} steps" + (f", {pace:.3g}/s" if pace else ""), ""))
     spent = cost.of(history, history.t_last if banner or history.closed else now)
-    if limited := forecast.standing(history, now, alive=not banner):
+    if limited := forecast.limits_text(history, now, alive=not banner):
         facts.insert(0, (limited, "bold"))
     elif spent.total is not None:
         facts.append((f"cost {money(spent.total)}", ""))

@@ -21,7 +21,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from regrow.infra.machine.streams import to_nowhere
+from regrow.infra.machine.streams import redirect_to_null
 from regrow.tasks.output.traces import one_line, printable
 
 
@@ -90,7 +90,7 @@ class Terminal(PlainConsole):
     def on_broken_pipe(self) -> None:
         """Stop printing."""
         self.quiet = True
-        to_nowhere(self.file)
+        redirect_to_null(self.file)
 
     @property
     def file(self) -> IO[str]:
@@ -136,23 +136,23 @@ def _escaped(line: bytes) -> bytes:
 
 
 class Events:
-    """Writes events to a file descriptor. `deaf`: a write failed, nothing more is written.
+    """Writes events to a file descriptor. `failed`: a write failed, nothing more is written.
     `writing`: a write is under way, which waits for the reader of a full pipe.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.deaf = self.writing = False
+        self.failed = self.writing = False
 
     def write(self, lines: Sequence[bytes]) -> None:
         """Write the lines, each with a line end."""
         data = b"".join(_escaped(line) + b"\n" for line in lines)
         self.writing = True
         try:
-            while data and not self.deaf:
+            while data and not self.failed:
                 data = data[os.write(self._descriptor, data) :]
         except OSError:
-            self.deaf = True
+            self.failed = True
         finally:
             self.writing = False
 

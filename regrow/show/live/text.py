@@ -115,7 +115,7 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
     yield spent(history, now if alive else history.t_last)
     if asked := store(history):
         yield asked
-    if limited := forecast.standing(history, now, alive=alive):
+    if limited := forecast.limits_text(history, now, alive=alive):
         yield limited
     for kind, lost in waste.of_all(history).items():
         yield f"  {losses(kind, lost)}"
@@ -124,7 +124,7 @@ def summary(history: History, places: Places, *, alive: bool, now: float) -> Ite
     if (line := summaries.code_line(history)) is not None:
         yield line
     yield from agents.line(history, alive=alive)
-    yield from hollow(history, places)
+    yield from empty_checkpoints(history, places)
     yield from narrow(history, places)
     yield from machine_use.sentences(history)
     if status != "running":
@@ -173,7 +173,7 @@ def traffic(found: Traffic) -> str:
     return f"{writes:,} write{ends(writes)}, {reads:,} read{ends(reads)}{sent}"
 
 
-def standing(history: History) -> Iterator[str]:
+def simulated(history: History) -> Iterator[str]:
     """Yield the result of a simulated experiment, which has no state to show later."""
     why = one_line(f", because {_why(history)}") if _why(history) else ""
     yield f"{_trials(history)}{why}; steps done again: {history.lost_steps}"
@@ -267,7 +267,7 @@ def ending(history: History, places: Places) -> Iterator[str]:
     yield spent(history, history.t_last)
     if asked := store(history):
         yield asked
-    yield from hollow(history, places)
+    yield from empty_checkpoints(history, places)
     yield from best(history, places)
     yield from narrow(history, places)
     yield from machine_use.sentences(history)
@@ -329,7 +329,7 @@ def widened(history: History, places: Places) -> Iterator[tuple[str, str]]:
         yield where, places.command("cp", name, f"{name}-wider.yaml {changes}")
 
 
-def hollow(history: History, places: Places) -> Iterator[str]:
+def empty_checkpoints(history: History, places: Places) -> Iterator[str]:
     """Yield how many trials keep a checkpoint that holds no data; nothing if none does."""
     found = [
         trial.number

@@ -136,7 +136,7 @@ class Viewer:
             return
         self._progress = time.monotonic()
         if self.board.history.opened is not None and self.board.history.closed is None:
-            self.say(standing(self.board, time.time()))
+            self.say(status_line(self.board, time.time()))
 
     def _draw(self, width: int, height: int) -> Sequence[Text]:
         with self._folding:
@@ -154,7 +154,7 @@ class Viewer:
             )
 
 
-def standing(board: Board, now: float) -> str:
+def status_line(board: Board, now: float) -> str:
     """Return the state of an experiment in a line."""
     history = board.history
     share = f"{board.share() * 100:.0f} %"

@@ -7,7 +7,7 @@ from regrow.search.durations import duration, in_words, on_clock
 from regrow.search.events import Ended, Excluded, Halted, Joined, Left, Moved, Revived
 from regrow.search.history import History, TrialRecord
 from regrow.search.planning.market import kind
-from regrow.show.live.incidents import Absence, Loss
+from regrow.show.live.incidents import DriverAbsence, Loss
 from regrow.show.live.text import ends, number
 from regrow.tasks.output.traces import one_line
 
@@ -103,7 +103,7 @@ def back(one: Loss) -> str:
     return f"{where} on {one_line(one.back_node or '?')}, {later} later{again}"
 
 
-def driver_back(absence: Absence, trials: int) -> str:
+def driver_back(absence: DriverAbsence, trials: int) -> str:
     """Describe another driver that continues after one was lost."""
     return (
         f"the driver was lost; after {duration(absence.seconds)} another one continues with its"

@@ -156,7 +156,7 @@ def tiles(history: History, *, alive: bool, now: float) -> Iterator[dict[str, st
         yield tile("Cost", money(spent.total or 0.0), price)
     if spent.traffic:
         yield tile("Cost of the store", money(spent.store), text.traffic(spent.traffic))
-    if limited := forecast.standing(history, now, alive=alive):
+    if limited := forecast.limits_text(history, now, alive=alive):
         part = limits.share(history, now if alive else history.t_last)
         yield tile("Limits used", f"{100 * part:.0f} %", limited)
     lost = waste.of_all(history).values()

@@ -26,7 +26,7 @@ from regrow.show.exports import files, frames
 from regrow.show.report import report
 from regrow.show.views import summaries
 from regrow.show.web import as_yaml
-from regrow.tasks.checkpoint.manifests import Manifest, Unsound, unseal
+from regrow.tasks.checkpoint.manifests import CorruptCheckpoint, Manifest, unseal
 from regrow.tasks.checkpoint.saving import restore_one
 from regrow.tasks.errors import UserError
 from regrow.tasks.output.traces import one_line
@@ -194,7 +194,7 @@ def _checkpoint(store: Store, history: History) -> Checkpoint:
         )
     try:
         return Checkpoint(key=key, manifest=unseal(key, store.read(key)))
-    except (Missing, Unsound) as error:
+    except (Missing, CorruptCheckpoint) as error:
         raise UserError(f"the best checkpoint cannot be shared: {error}") from None
 
 

@@ -13,7 +13,7 @@ from regrow.search.space.space import Parameter
 from regrow.show.exports.frames import numeric
 from regrow.show.figures import series
 from regrow.show.views import machine_use, summaries
-from regrow.show.views.names import HEADING, LONGEST, apart
+from regrow.show.views.names import HEADING, LONGEST, shortened
 from regrow.show.web import as_yaml
 
 PARAMETERS = 12
@@ -69,7 +69,7 @@ def rows(history: History) -> dict[str, Any]:
 def titles(names: Sequence[str]) -> dict[str, str]:
     """Return what stands above each parameter and metric: its name, cut if there are many."""
     most = HEADING if len(names) <= FEW else LONGEST
-    return dict(zip(names, apart(names, [most] * len(names)), strict=True))
+    return dict(zip(names, shortened(names, [most] * len(names)), strict=True))
 
 
 def measured(history: History) -> list[str]:
@@ -116,7 +116,7 @@ def _trial(
     return {
         "cells": [
             trial.number,
-            summaries.standing(trial),
+            summaries.state_text(trial),
             *(_cell(config.get(name)) for name in parameters),
             *(row.get(name) for name in metrics),
             step,

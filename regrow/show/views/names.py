@@ -31,7 +31,7 @@ def middle(name: str, most: int, mark: str = "…") -> str:
     return f"{head}{mark}{tail}"
 
 
-def apart(names: Sequence[str], most: Sequence[int], mark: str = "…") -> list[str]:
+def shortened(names: Sequence[str], most: Sequence[int], mark: str = "…") -> list[str]:
     """Cut each name to its cells in `most`; different names stay different.
 
     Names that would look the same lose the beginning that they share; if they still do, they keep
@@ -82,4 +82,4 @@ def headings(names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[str
     """Cut the names above columns of values to LONGEST cells, or to the width of the values if that
     is more.
     """
-    return apart(names, [max([LONGEST, *map(cell_len, column)]) for column in columns])
+    return shortened(names, [max([LONGEST, *map(cell_len, column)]) for column in columns])

@@ -107,17 +107,17 @@ def measured(trial: TrialRecord) -> Mapping[str, float | None]:
     return trial.curve.shown(trial.best[1] if trial.best else trial.step)
 
 
-def standing(trial: TrialRecord) -> str:
+def state_text(trial: TrialRecord) -> str:
     """Return a trial's state, for people: "done", "done, dropped"."""
     return f"{trial.state.value}, dropped" if trial.excluded else trial.state.value
 
 
-def standing_step(history: History, trial: TrialRecord) -> int:
+def representative_step(history: History, trial: TrialRecord) -> int:
     """Return the step whose metrics represent a trial, 0 before the first: that of its best value;
     the last one if there are several metrics; if no step met the constraints, the best of all
     steps.
     """
-    return trial.step if len(history.spec.metrics) > 1 else trial.curve.standing
+    return trial.step if len(history.spec.metrics) > 1 else trial.curve.representative
 
 
 def checkpoint(history: History, trial: TrialRecord, places: Places | None = None) -> str | None:
@@ -126,7 +126,7 @@ def checkpoint(history: History, trial: TrialRecord, places: Places | None = Non
 
     `places`: return its full address, a path or an S3 URL, instead of its key in the store.
     """
-    found = trial.checkpoint_at(standing_step(history, trial))
+    found = trial.checkpoint_at(representative_step(history, trial))
     if found is None:
         return None
     return found.manifest if places is None else places.address(history.spec.name, found.manifest)

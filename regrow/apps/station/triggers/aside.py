@@ -29,7 +29,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aside:
+class SetAsideEvent:
     """An event set aside at `time`, seconds since the epoch. `schedule`: "" if unknown."""
 
     schedule: str
@@ -43,7 +43,7 @@ def set_aside(places: Places, schedule: str, what: str, reason: str, event: Any 
     folder = _folder(places)
     folder.mkdir(parents=True, exist_ok=True)
     one = asdict(
-        Aside(
+        SetAsideEvent(
             schedule=one_line(schedule),
             what=one_line(what),
             reason=one_line(reason),
@@ -61,14 +61,14 @@ def set_aside(places: Places, schedule: str, what: str, reason: str, event: Any 
         file.unlink(missing_ok=True)
 
 
-def found(places: Places) -> list[Aside]:
+def found(places: Places) -> list[SetAsideEvent]:
     """Return the events that were set aside in the last `KEPT_SECONDS`, the newest first."""
     read = []
     for file in _folder(places).glob("*.json"):
         with suppress(OSError, ValueError, TypeError, KeyError):  # removed meanwhile, or damaged
             known = json.loads(file.read_bytes())
             read.append(
-                Aside(
+                SetAsideEvent(
                     **{key: known[key] for key in ("schedule", "what", "reason")},
                     time=float(known["time"]),
                 )

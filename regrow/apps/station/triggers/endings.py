@@ -14,7 +14,7 @@ from typing import Any
 
 from regrow.apps.station.triggers.journal import Cursor
 from regrow.apps.station.triggers.trigger import GIVEN, Step, since
-from regrow.infra.log.follower import Follower, Vanished
+from regrow.infra.log.follower import Follower, LogGone
 from regrow.infra.log.log import CorruptLog
 from regrow.infra.log.reading import first_event
 from regrow.infra.log.subscription import available
@@ -55,7 +55,7 @@ class EndingsTrigger:
             known = cursor.get(experiment)
             try:
                 now, found = self._read(experiment, known or _UNREAD)
-            except Vanished:  # a new experiment with the same name is read from its beginning
+            except LogGone:  # a new experiment with the same name is read from its beginning
                 gone |= {experiment} & cursor.keys()
                 continue
             except (CorruptLog, ValueError) as error:

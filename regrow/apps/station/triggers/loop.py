@@ -83,7 +83,7 @@ class TriggerWatch:
         self.trouble = ""
         """Why polling fails, "" if it works."""
 
-    def go_on(self, schedule: Schedule, journal: Journal) -> None:
+    def poll_when_due(self, schedule: Schedule, journal: Journal) -> None:
         """Journal the last poll's result, and start the next poll when due. Never waits."""
         if self._thread is not None:
             if self._thread.is_alive():
@@ -174,7 +174,7 @@ class TriggerLoop:
         self._refresh()
         for (schedule_id, kind), watch in self._watches.items():
             schedule = self._schedules[schedule_id]
-            poll = partial(watch.go_on, schedule, self._journal)
+            poll = partial(watch.poll_when_due, schedule, self._journal)
             self._alone((schedule_id, kind), schedule.name, f"`{kind}` cannot be looked at", poll)
         came = files(self._places)
         for file in came:
