@@ -31,7 +31,7 @@ from pathlib import Path
 from benchmarks.overhead import about, shown
 from benchmarks.overhead_sides import Sandbox, Session, Work, ours, sandbox, tune, write_spec
 from regrow.infra.state import station_record as record
-from regrow.infra.state.driver_lock import await_wound_up
+from regrow.infra.state.driver_lock import await_final_reports
 from regrow.infra.state.places import Places
 
 RESULTS = Path(__file__).parent / "results" / "station.json"
@@ -103,7 +103,7 @@ class Station:
             self.places.root,
         ]
         session = self.box.time(command)
-        assert await_wound_up(self.places, name, lambda: True)
+        assert await_final_reports(self.places, name, lambda: True)
         return session
 
     def await_driver(self) -> None:

@@ -30,7 +30,7 @@ from regrow.flows.recording.artifacts import publish
 from regrow.flows.session import Session
 from regrow.infra.log.reading import replay
 from regrow.infra.prefect.server import answers
-from regrow.infra.prefect.task_runs import otherwise, repair, settle
+from regrow.infra.prefect.task_runs import mismatched, repair, settle
 from regrow.infra.ray import cluster
 from regrow.infra.state.collection import collect
 from regrow.infra.state.experiments import Prepared
@@ -160,7 +160,7 @@ def _settle(
         for run_id, trial in trials.items()
         if trial.state.final and any(a.task_run == str(run_id) for a in trial.attempts)
     }
-    left |= otherwise(client, final)
+    left |= mismatched(client, final)
     missed = {
         run_id: (task_name(trials[run_id].number), ends[run_id]) for run_id in left & ends.keys()
     }

@@ -156,7 +156,7 @@ def _report_to_prefect(places: Places, name: str, flow_run_id: str, died: float)
     from prefect.exceptions import ObjectNotFound
     from prefect.states import Crashed
 
-    from regrow.infra.prefect.task_runs import crash
+    from regrow.infra.prefect.task_runs import close_crashed
 
     home = own_home(places)
     with ExitStack() as stack:
@@ -172,7 +172,7 @@ def _report_to_prefect(places: Places, name: str, flow_run_id: str, died: float)
             return
         message = f"its driver was lost; `regrow resume {name}` continues"
         client.set_flow_run_state(flow_run.id, Crashed(message=message), force=True)
-        crash(client, flow_run.id, until=died)
+        close_crashed(client, flow_run.id, until=died)
 
 
 def main() -> None:

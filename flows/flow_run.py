@@ -13,7 +13,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import Abort, ObjectNotFound, PrefectException
 from prefect.states import AwaitingRetry, Suspended
 
-from regrow.infra.prefect.task_runs import crash
+from regrow.infra.prefect.task_runs import close_crashed
 from regrow.search.events import Status
 
 PAUSE_SECONDS = 10 * 365 * 24 * 3600
@@ -50,7 +50,7 @@ def reopen(client: SyncPrefectClient, flow_run_id: UUID) -> FlowRun | None:
         flow_run = client.read_flow_run(flow_run_id)
     except ObjectNotFound:
         return None
-    crash(client, flow_run_id)
+    close_crashed(client, flow_run_id)
     if flow_run.state is None or not flow_run.state.is_pending():
         client.set_flow_run_state(
             flow_run_id, AwaitingRetry(message="continues from its log"), force=True

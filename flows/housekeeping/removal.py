@@ -27,7 +27,7 @@ from regrow.infra.prefect.home import read_record
 from regrow.infra.prefect.server import CLIENT_ENVIRONMENT
 from regrow.infra.prefect.settings import own_home
 from regrow.infra.state import served
-from regrow.infra.state.driver_lock import await_wound_up, driving, runs
+from regrow.infra.state.driver_lock import await_final_reports, driving, runs
 from regrow.infra.state.places import TOMBSTONE, Places
 from regrow.infra.stores.local import sync_folder
 from regrow.search.events import Closed
@@ -67,7 +67,7 @@ def history_of(places: Places, name: str) -> History | None:
 
 def refuse_running(places: Places, name: str, what: str) -> None:
     """Raise UserError for an experiment that runs, on this machine or elsewhere."""
-    await_wound_up(places, name, lambda: isinstance(survey(places.store(name)).last, Closed))
+    await_final_reports(places, name, lambda: isinstance(survey(places.store(name)).last, Closed))
     if runs(places, name):
         hint = f"end it first: {places.command('stop', name)}"
         raise UserError(f"experiment {name!r} is running, so it cannot be {what}; {hint}")

@@ -126,7 +126,7 @@ def record_missing(
         sink.close()
 
 
-def tell_notes(places: Places, name: str) -> str | None:
+def write_notes(places: Places, name: str) -> str | None:
     """Write new notes to MLflow; return a line for the user if MLflow is unreachable. During a
     session this is left to its recorder.
     """

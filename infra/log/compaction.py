@@ -45,7 +45,7 @@ class Compaction:
         with self._state:
             self._known.update(more)
 
-    def saw(self, segment: Segment) -> None:
+    def record_seen(self, segment: Segment) -> None:
         """Record that the writer saw a segment, so that a fence need not be read again later."""
         if segment.claim or segment.why:
             with self._state:
@@ -109,7 +109,7 @@ class Compaction:
                     self._known.discard(extent)
             elif extent.span == 1 and (segments[0].claim or segments[0].why):
                 met = True  # keep reading, to find all fences of the group at once
-                self.saw(segments[0])
+                self.record_seen(segments[0])
             parts += [data[s.start : s.end] for s in segments if s.number > last]
             last = extent.last
             taken.append(extent)

@@ -140,7 +140,7 @@ class Log:
         self._claimed = False
         self._compaction = Compaction(store)
         if tail:
-            self._compaction.saw(tail)
+            self._compaction.record_seen(tail)
         self._unsettled: bytes | None = None
         self._superseded: int | None = None
         self._writing = threading.Lock()
@@ -309,11 +309,11 @@ class Log:
 
     def _seen(self, after: int, before: int) -> Iterator[tuple[str, Segment]]:
         for key, segment in _scan(self._store, after, before):
-            self._compaction.saw(segment)
+            self._compaction.record_seen(segment)
             yield key, segment
 
     def _commit(self, segment: Segment) -> None:
-        self._compaction.saw(segment)
+        self._compaction.record_seen(segment)
         self._compaction.added([Extent(segment.number, segment.number)])
         with self._state:
             self._unsettled = None

@@ -31,7 +31,7 @@ class CallerContext:
     variables: Mapping[str, str | None]
 
     @classmethod
-    def otherwise(cls, folder: str, variables: Mapping[str, str]) -> CallerContext:
+    def of_shell(cls, folder: str, variables: Mapping[str, str]) -> CallerContext:
         """Return the differences between the shell and this process."""
         mine = {name: value for name, value in os.environ.items() if _counts(name)}
         theirs = {name: value for name, value in variables.items() if _counts(name)}

@@ -62,7 +62,7 @@ def settle(
     return left
 
 
-def otherwise(client: SyncPrefectClient, ends: Mapping[UUID, StateType]) -> set[UUID]:
+def mismatched(client: SyncPrefectClient, ends: Mapping[UUID, StateType]) -> set[UUID]:
     """Return the task runs that the server does not know, or shows with another end."""
     fine = {
         run.id
@@ -90,7 +90,7 @@ def repair(
         client.set_task_run_state(run_id, state, force=True)
 
 
-def crash(client: SyncPrefectClient, flow_run_id: UUID, until: float = math.inf) -> None:
+def close_crashed(client: SyncPrefectClient, flow_run_id: UUID, until: float = math.inf) -> None:
     """Close the task runs that a dead driver left running or pending, unless they got their state
     after `until` (seconds since 1970).
     """

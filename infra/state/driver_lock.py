@@ -54,7 +54,7 @@ def already(places: Places, experiment: str) -> UserError:
     return UserError(f"experiment {experiment!r} is running already{where}; {hint}")
 
 
-def await_wound_up(places: Places, experiment: str, is_closed: Callable[[], bool]) -> bool:
+def await_final_reports(places: Places, experiment: str, is_closed: Callable[[], bool]) -> bool:
     """Wait for a driver that is only informing MLflow and Prefect of its end. Returns whether no
     process on this machine runs the experiment.
 

@@ -19,7 +19,7 @@ import msgspec
 from regrow.infra.log.log import Log
 from regrow.infra.log.reading import Survey, replay, survey
 from regrow.infra.state import learning, snapshot
-from regrow.infra.state.driver_lock import already, await_wound_up
+from regrow.infra.state.driver_lock import already, await_final_reports
 from regrow.infra.state.places import CLUSTER, Places
 from regrow.search import samplers
 from regrow.search.durations import in_words
@@ -283,7 +283,7 @@ def prepare(
     if spec is not None:
         places.refuse_removed(name)
     store = places.known(name) if spec is None else places.store(name)
-    ended = await_wound_up(places, name, lambda: isinstance(survey(store).last, Closed))
+    ended = await_final_reports(places, name, lambda: isinstance(survey(store).last, Closed))
     if not ended and not by_agent:
         raise already(places, name)
     log = survey(store)

@@ -38,7 +38,7 @@ def learnt(places: Places, spec: Spec) -> list[Known]:
     if spec.learn_from is None:
         return _agreeing(places, spec) if spec.search == AUTO and spec.takes_first else []
     if spec.learn_from == AUTO:
-        return _whatever_fits(places, spec) if spec.takes_first else []
+        return _newest_fitting_results(places, spec) if spec.takes_first else []
     found: list[Known] = []
     for number, name in enumerate(spec.learn_from):
         key = f"learn_from.{number}"
@@ -59,7 +59,7 @@ def names(known: list[Known]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.origin.rpartition(":")[0] for one in known))
 
 
-def _whatever_fits(places: Places, spec: Spec) -> list[Known]:
+def _newest_fitting_results(places: Places, spec: Spec) -> list[Known]:
     """Return the results of the newest readable experiments with this space and metric."""
     found: list[tuple[float, list[Known]]] = []
     for name in places.experiments():

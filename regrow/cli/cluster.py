@@ -103,7 +103,7 @@ def run_on(file: Path, cluster_file: Path, *, yes: bool, **options: Any) -> NoRe
     """
     run = opened(cluster_file)
     what = order(run.cluster, file, **options)
-    say_served(what)
+    register_serving(what)
     again = os.environ[AGAIN] = run.again(str(what.file), what.places)
     before = run.end_of(what)
     submission = None if run.over(what, before) else _submitted(run, what, before, yes=yes)
@@ -180,7 +180,7 @@ def _submitted(run: AgentRun, what: RunRequest, before: Closed | None, *, yes: b
     return run.submit(what, before)
 
 
-def say_served(what: RunRequest) -> None:
+def register_serving(what: RunRequest) -> None:
     """Register the experiment with this machine's station, if it is to be served."""
     from regrow.apps.serving import station_registration
 
@@ -238,7 +238,7 @@ def submit(
             f"`regrow cluster attach {quoted} {what.spec.name}` follows it, `regrow cluster status"
             f" {quoted}` shows its agents, `regrow cluster down {quoted}` ends them"
         )
-    say_served(what)
+    register_serving(what)
 
 
 @cluster.command()

@@ -16,7 +16,7 @@ from regrow.cli.options import option
 from regrow.flows.housekeeping import removal
 from regrow.flows.housekeeping.copying import specification_like
 from regrow.flows.housekeeping.removal import rename
-from regrow.flows.recording.catch_up import tell_notes
+from regrow.flows.recording.catch_up import write_notes
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import set_values
@@ -50,7 +50,7 @@ def note(
         echo(line)
     if not (found.texts or found.tags):
         echo(f"nothing is noted of {name}")
-    if changes and (trouble := tell_notes(places, name)) is not None:
+    if changes and (trouble := write_notes(places, name)) is not None:
         echo(trouble)
 
 

@@ -16,7 +16,7 @@ from regrow.cli import options, tables
 from regrow.cli.console import agreed, opened, plain_console
 from regrow.cli.options import option
 from regrow.flows.housekeeping.trial_orders import order
-from regrow.flows.recording.catch_up import tell_notes
+from regrow.flows.recording.catch_up import write_notes
 from regrow.infra.state.places import Places
 from regrow.infra.state.yaml_file import set_values
 from regrow.search.durations import duration
@@ -237,7 +237,7 @@ def _order(
     if (view := summaries.best(now)) is not None:
         metric = now.objective.name
         echo(f"the best is trial {view['trial']}: {metric} {summaries.reached(view)}")
-    if (trouble := tell_notes(places, name)) is not None:
+    if (trouble := write_notes(places, name)) is not None:
         echo(trouble)
 
 

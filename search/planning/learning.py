@@ -21,7 +21,7 @@ from regrow.search.history import History, TrialRecord
 from regrow.search.measured import Known
 from regrow.search.one_thread import on_one_thread
 from regrow.search.options import nearest
-from regrow.search.planning.results import as_result, broken
+from regrow.search.planning.results import as_result, violations
 from regrow.search.samplers.base import Result
 from regrow.search.samplers.result_rules import sampled
 from regrow.search.schedulers.base import FINAL
@@ -153,7 +153,7 @@ def _known(history: History, trial: TrialRecord, spec: Spec, config: dict[str, J
         value=min(numbers, key=lambda value: spec.objective.sign * value, default=None),
         values=values if len(values) == len(spec.metrics) > 1 else None,
         curve=curve,
-        violations=broken(spec, last),
+        violations=violations(spec, last),
         origin=f"{history.spec.name}:{trial.number}",
     )
 

@@ -117,7 +117,7 @@ class Results:
                 known = Known(
                     config=spec.space.point(point.config, f"points.{place}", rounded=False),
                     value=values[0],
-                    violations=broken(spec, point.metrics),
+                    violations=violations(spec, point.metrics),
                     values=values if len(values) == len(spec.metrics) else None,
                 )
                 points.append(known)
@@ -175,7 +175,7 @@ def _begun(result: Result) -> Result:
     )
 
 
-def broken(spec: Spec, metrics: Mapping[str, float | None]) -> list[float | None]:
+def violations(spec: Spec, metrics: Mapping[str, float | None]) -> list[float | None]:
     """Return by how much each constraint is broken, as `Known` has it: JSON has no infinity."""
     violations = (limit.violation(metrics) for limit in spec.limits)
     return [one if math.isfinite(one) else None for one in violations]

@@ -50,7 +50,11 @@ def run_trial(
             try:
                 with capture.kept_output(shared.store, assignment.trial, assignment.attempt, relay):
                     finished = run_attempt(
-                        shared, assignment, task_run=task_run, carry_on=carry_on, group=group
+                        shared,
+                        assignment,
+                        task_run=task_run,
+                        carry_on=carry_on,
+                        group=group,
                     )
             except GroupBroken:
                 parts.KEEPER.finish(OUTPUT_SECONDS)

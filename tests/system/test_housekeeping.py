@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 
 from regrow.flows.housekeeping import removal
 from regrow.flows.housekeeping.removal import rename
-from regrow.flows.recording.catch_up import is_recorded, record_missing, tell_notes
+from regrow.flows.recording.catch_up import is_recorded, record_missing, write_notes
 from regrow.infra.state import notes
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent
@@ -40,7 +40,7 @@ def test_mlflow_shows_what_was_noted_and_nothing_of_what_was_removed(
     # While MLflow is away, the note is kept, and what lacks is known.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     notes.add(store, "lr was too high", tags=["baseline", "x"])
-    told = tell_notes(places, "kinds")
+    told = write_notes(places, "kinds")
     assert told is not None
     assert told.startswith("MLflow does not have it yet")
     assert "regrow resume kinds" in told
@@ -48,7 +48,7 @@ def test_mlflow_shows_what_was_noted_and_nothing_of_what_was_removed(
     assert not is_recorded(places, "kinds")
 
     notes.add(store, "", untags=["x"])
-    assert tell_notes(places, "kinds") is None
+    assert write_notes(places, "kinds") is None
     assert is_recorded(places, "kinds")
     experiment = client.get_experiment_by_name("kinds")
     assert experiment is not None
@@ -61,7 +61,7 @@ def test_mlflow_shows_what_was_noted_and_nothing_of_what_was_removed(
     # Under another name it is recorded on, not anew.
     assert rename(places, "kinds", "renamed") is None
     notes.add(places.known("renamed"), "", tags=["again"])
-    assert tell_notes(places, "renamed") is None
+    assert write_notes(places, "renamed") is None
     assert sorted(one.name for one in client.search_experiments()) == ["Default", "renamed"]
     assert len(client.search_runs([experiment.experiment_id])) == 3
     assert rename(places, "renamed", "kinds") is None

@@ -31,7 +31,7 @@ from ray import cloudpickle
 
 from regrow.infra.prefect.server import prefect_server
 from regrow.infra.prefect.task_runner import OffloadTaskRunner, remote_options
-from regrow.infra.prefect.task_runs import crash, otherwise, repair, settle
+from regrow.infra.prefect.task_runs import close_crashed, mismatched, repair, settle
 from regrow.infra.ray.cluster import connect, disconnect
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers can't import a test module
@@ -317,14 +317,14 @@ def test_the_server_is_told_of_the_ends_that_it_missed_and_of_runs_that_it_never
     assert run.flow_run_id is not None
     client.set_task_run_state(crashed, Crashed(message="its driver was lost"), force=True)
     ends = {never: StateType.COMPLETED, crashed: StateType.FAILED}
-    assert otherwise(client, ends) == {never, crashed}
+    assert mismatched(client, ends) == {never, crashed}
     told: dict[UUID, tuple[str, State[Any]]] = {
         never: ("trial-0", Completed(message="the log")),
         crashed: ("trial-1", Failed(message="the log")),
     }
     repair(client, run.flow_run_id, double, told)
-    assert otherwise(client, ends) == set()
-    assert otherwise(client, {never: StateType.COMPLETED, crashed: StateType.COMPLETED}) == {
+    assert mismatched(client, ends) == set()
+    assert mismatched(client, {never: StateType.COMPLETED, crashed: StateType.COMPLETED}) == {
         crashed
     }, "it did not fail, by the log"
     runs = [client.read_task_run(run_id) for run_id in (never, crashed)]
@@ -344,8 +344,8 @@ def test_all_runs_of_a_lost_driver_are_closed_however_many(client: SyncPrefectCl
         ).id
         for n in range(201)  # the server tells of 200 at a time
     ]
-    crash(client, flow_run.id)
-    assert otherwise(client, dict.fromkeys(ids, StateType.CRASHED)) == set()
+    close_crashed(client, flow_run.id)
+    assert mismatched(client, dict.fromkeys(ids, StateType.CRASHED)) == set()
 
 
 def test_bodies_run_while_the_server_is_away_and_it_hears_of_them_later(

@@ -39,7 +39,7 @@ def test_it_takes_over_what_is_otherwise_there(tmp_path: Path) -> None:
         "RAY_AUTH_TOKEN": "theirs",
         "PWD": "/",
     } | pytests()
-    typed = CallerContext.otherwise(str(tmp_path / "there"), there)
+    typed = CallerContext.of_shell(str(tmp_path / "there"), there)
     assert typed.variables == {"OTHER": "new", "MORE": "2", "GONE": None}
     typed.take_over()
     here = {
@@ -63,5 +63,5 @@ def test_what_a_process_that_is_started_for_it_has_from_the_start() -> None:
 
 
 def test_a_folder_that_is_not_here_changes_nothing(tmp_path: Path) -> None:
-    CallerContext.otherwise(str(tmp_path / "elsewhere"), dict(os.environ)).take_over()
+    CallerContext.of_shell(str(tmp_path / "elsewhere"), dict(os.environ)).take_over()
     assert Path.cwd() == tmp_path

@@ -185,7 +185,7 @@ def rights(cluster: Aws, state: str) -> Json:
         # is not there.
         listed={"StringLikeIfExists": {"s3:prefix": [below]}} if there.prefix else None,
     )
-    if groups.some_on_need(cluster):
+    if groups.has_elastic_groups(cluster):
         role = resource_name(cluster.name)
         more = groups.template(
             "aws_rights_to_start", name=cluster.name, region=cluster.region, role=role

@@ -65,7 +65,7 @@ def script(
         "here": sets[place],
         "groups": sets,
     }
-    if groups.some_on_need(cluster):
+    if groups.has_elastic_groups(cluster):
         asked["start"] = {
             groups.name(n, one): sets[n]
             for n, one in enumerate(cluster.workers)

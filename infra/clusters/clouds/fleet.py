@@ -313,7 +313,7 @@ def setup(
         "on_need": groups.on_need(cluster, place),
         **asked,
     }
-    if groups.some_on_need(cluster):
+    if groups.has_elastic_groups(cluster):
         fleet["idle"] = cluster.idle
         fleet["python"] = cluster.python or "/usr/bin/python3"
         fleet["sizes"] = [[one.name, one.market, one.most] for one in groups.of(cluster)]
@@ -429,7 +429,7 @@ def _scaling(cluster: OnVms) -> str:
     """Return variables from which a driver knows the machines that may come, as arguments of the
     shell's `export`.
     """
-    if not groups.some_on_need(cluster):
+    if not groups.has_elastic_groups(cluster):
         return ""
     most = dict.fromkeys(("spot", "on-demand"), 0)
     for one in cluster.workers:

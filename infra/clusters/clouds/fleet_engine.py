@@ -73,7 +73,7 @@ class FleetEngine:
         head = f"{work.experiment} on fleets of {self.cluster.name}, in {region}:"
         until = f"  until the experiment ends, at most for {in_words(self.cluster.expires)}"
         need = "  those on demand but one only as trials wait for them"
-        needed = [need] if groups.some_on_need(self.cluster) else []
+        needed = [need] if groups.has_elastic_groups(self.cluster) else []
         return [head, *described(workers, prices), *needed, until]
 
     def files(self, work: AgentWork, say: Callable[[str], None]) -> dict[str, bytes]:

@@ -80,7 +80,7 @@ def template(
         "here": f"{there}/{name(cluster, order, place)}",
         "groups": [f"{there}/{name(cluster, order, n)}" for n in range(len(cluster.workers))],
     }
-    if groups.some_on_need(cluster):
+    if groups.has_elastic_groups(cluster):
         asked["start"] = {
             groups.name(n, one): f"{there}/{name(cluster, order, n)}"
             for n, one in enumerate(cluster.workers)

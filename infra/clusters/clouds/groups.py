@@ -78,6 +78,6 @@ def on_need(cluster: OnVms, place: int) -> bool:
     return sizes.is_elastic(cluster.workers[place].market, markets)
 
 
-def some_on_need(cluster: OnVms) -> bool:
+def has_elastic_groups(cluster: OnVms) -> bool:
     """Return whether a cluster has such groups."""
     return any(on_need(cluster, place) for place in range(len(cluster.workers)))

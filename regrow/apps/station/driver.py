@@ -186,7 +186,7 @@ def _run(order: DriverCommand, places: Places, say: Any) -> None:
         run_flow_run(order.flow_run, places, say)
         return
     own = set(os.environ)
-    typed = CallerContext.otherwise(
+    typed = CallerContext.of_shell(
         os.fsdecode(order.folder),
         {os.fsdecode(name): os.fsdecode(value) for name, value in order.variables},
     )

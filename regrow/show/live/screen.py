@@ -44,7 +44,7 @@ class Screen(RenderHook):
         self._waited = 0
         """Periods since the last picture."""
 
-    def wake(self) -> None:
+    def request_redraw(self) -> None:
         """Request a new picture at the next period."""
         self._news.set()
 

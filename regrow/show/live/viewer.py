@@ -124,7 +124,7 @@ class Viewer:
         self._pending.clear()
         self._ready = self._ready or (bool(segments) and not more)
         if segments and self._screen is not None:
-            self._screen.wake()
+            self._screen.request_redraw()
 
     def progress(self) -> None:
         """Print a progress line periodically, if there is no live screen."""
