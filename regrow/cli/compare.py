@@ -107,14 +107,14 @@ def _course(name: str, state: str | None, on_damage: Callable[[CorruptLog], None
     places = Places.at(root or state)
     store = places.known(bare)
     history = History(bare)
-    climb = BestSoFarCurve(history)
+    best_so_far = BestSoFarCurve(history)
 
     def apply(event: AnyEvent) -> None:
         history.apply(event)
-        climb.applied(event)
+        best_so_far.applied(event)
 
     read(store, apply, history, on_damage)
-    return climb.course(name, notes=notes.read(store), alive=runs(places, bare))
+    return best_so_far.course(name, notes=notes.read(store), alive=runs(places, bare))
 
 
 def _print(

@@ -66,11 +66,11 @@ def written(root: Path, events: list[AnyEvent], name: str) -> None:
 
 
 def course(events: list[AnyEvent]) -> Course:
-    climb = BestSoFarCurve(history := History())
+    best_so_far = BestSoFarCurve(history := History())
     for event in events:
         history.apply(event)
-        climb.applied(event)
-    return climb.course("a")
+        best_so_far.applied(event)
+    return best_so_far.course("a")
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ class ExperimentState:
 
     def __init__(self, name: str) -> None:
         self.board = Board(name)
-        self.climb = BestSoFarCurve(self.board.history)
+        self.best_so_far = BestSoFarCurve(self.board.history)
 
     @property
     def history(self) -> History:
@@ -81,7 +81,7 @@ class ExperimentState:
     def apply(self, event: AnyEvent) -> None:
         """Apply the next event. Raises IllegalMove for one that cannot follow, and SpecError."""
         self.board.apply(event)
-        self.climb.applied(event)
+        self.best_so_far.applied(event)
 
     def summary(self, *, alive: bool, now: float) -> Summary:
         """Summarize it; `alive`: a driver runs it."""
@@ -90,7 +90,7 @@ class ExperimentState:
         running = history.closed is None and alive
         spent = cost.of(history, now if running else history.t_last)
         failed = len(history.by_state[TrialState.FAILED])
-        points = self.climb.course("").points
+        points = self.best_so_far.course("").points
         reached = [(one.steps, one.value) for one in points if one.value is not None]
         return Summary(
             name=history.spec.name,

@@ -203,7 +203,7 @@ def comparison(
     """Return several experiments as curves and tables. `kinds`: their objectives; with more than
     one they cannot be compared.
     """
-    courses = [fold.climb.course(name, alive=alive[name]) for name, fold in folds.items()]
+    courses = [fold.best_so_far.course(name, alive=alive[name]) for name, fold in folds.items()]
     kinds = differing(courses)
     histories = [course.history for course in courses]
     found: dict[str, Any] = {

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from array import array
+from collections.abc import Sequence
+
 from regrow.infra.log.rows import LogRows
 from regrow.search.history import TrialRecord, repeats
 from regrow.show.figures import series
@@ -33,12 +37,13 @@ def figure(log_rows: LogRows) -> Figure | None:
     made = panels(len(names), 1, shared_xaxes=True, vertical_spacing=spacing)
     short = shortened(names, [UP] * len(names))
     for place, name in enumerate(names, start=1):
-        kept = drawn[name].points
+        line = drawn[name]
+        kept = series.thinned(line, POINTS)
         colour = BEST if name == history.objective.name else COLOURS["done"]
         made.add_scatter(
-            x=[place + 1 for place, _ in kept],
-            y=[value for _, value in kept],
-            customdata=[trial.curve.attempt_at(place + 1) for place, _ in kept],
+            x=[place + 1 for place in kept],
+            y=[None if math.isnan(line[place]) else line[place] for place in kept],
+            customdata=[trial.curve.attempt_at(place + 1) for place in kept],
             mode="lines+markers" if len(kept) <= 60 else "lines",
             name=safe(name),
             showlegend=False,
@@ -77,17 +82,18 @@ def figure(log_rows: LogRows) -> Figure | None:
 
 def _lines(
     rows: LogRows, trial: TrialRecord, first: list[str]
-) -> tuple[int, dict[str, series.Series]]:
-    """Return how many metrics a trial reported, and MOST of their lines, those in `first` first."""
+) -> tuple[int, dict[str, Sequence[float]]]:
+    """Return how many metrics a trial reported, and the values of MOST of them by step, those in
+    `first` first; NaN where a step lacks one.
+    """
     names = dict.fromkeys(first)
-    drawn = {name: series.Series(trial.step, POINTS) for name in first[:MOST]}
+    drawn = {name: array("d") for name in first[:MOST]}
     for place, (_, row) in enumerate(rows.of(trial.number)):
-        for name in row.metrics.keys() - names.keys() and row.metrics:
+        for name in row.metrics:
             if name not in names and len(drawn) < MOST:
-                drawn[name] = series.Series(trial.step, POINTS)
-                for _ in range(place):
-                    drawn[name].add(None)
+                drawn[name] = array("d", [math.nan]) * place
             names[name] = None
         for name, line in drawn.items():
-            line.add(row.metrics.get(name))
-    return len(names), drawn
+            value = row.metrics.get(name)
+            line.append(math.nan if value is None else value)
+    return len(names), dict(drawn)

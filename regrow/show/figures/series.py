@@ -27,41 +27,19 @@ def sample(items: Sequence[T], most: int, keep: Collection[T] = ()) -> list[T]:
 
 
 def thinned(values: Sequence[float], most: int) -> list[int]:
-    """Return at most `most` positions that draw the same line: ends, lowest and highest."""
-    line = Series(len(values), most)
-    for value in values:
-        line.add(value)
-    return [place for place, _ in line.points]
-
-
-class Series:
-    """A line of `count` points that are added one by one, thinned out to `most` points like
-    `thinned`. None counts as 0 when comparing.
+    """Return at most `most` positions that draw the same line: ends, lowest and highest. NaN counts
+    as 0 when comparing.
     """
+    import numpy as np
 
-    def __init__(self, count: int, most: int) -> None:
-        self.points: list[tuple[int, float | None]] = []
-        """(position, value) of the points kept so far."""
-        self._count = count
-        self._buckets = max(1, (most - 2) // 2) if count > max(most, 4) else 0
-        self._bucket = 0
-        self._came = 0
-        self._low: tuple[int, float | None] | None = None
-        self._high: tuple[int, float | None] | None = None
-
-    def add(self, value: float | None) -> None:
-        place, self._came = self._came, self._came + 1
-        if not self._buckets or place in (0, self._count - 1):
-            self.points.append((place, value))
-            return
-        if self._low is None or (value or 0.0) < (self._low[1] or 0.0):
-            self._low = place, value
-        if self._high is None or (value or 0.0) > (self._high[1] or 0.0):
-            self._high = place, value
-        # The last point of its bucket.
-        if place + 1 == 1 + (self._bucket + 1) * (self._count - 2) // self._buckets:
-            self.points += sorted({self._low, self._high})
-            self._bucket, self._low, self._high = self._bucket + 1, None, None
+    count = len(values)
+    if count <= max(most, 4):
+        return list(range(count))
+    costs = np.nan_to_num(np.asarray(values))
+    kept = {0, count - 1}
+    for part in np.array_split(np.arange(1, count - 1), max(1, (most - 2) // 2)):
+        kept |= {int(part[costs[part].argmin()]), int(part[costs[part].argmax()])}
+    return sorted(kept)
 
 
 def logarithmic(values: Sequence[float]) -> bool:
