@@ -13,10 +13,10 @@ FOLDERS = ("search", "tasks", "flows", "infra")
 
 
 class Links(BuildHookInterface):  # type: ignore[type-arg]  # of its configuration, which it has none of
-    """Looks at the links before anything is built."""
+    """Checks the links before anything is built."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Raises RuntimeError where one of them is no folder."""
+        """Check the links. Raises RuntimeError if one of them leads to no package."""
         lost = [
             name for name in FOLDERS if not Path(self.root, "regrow", name, "__init__.py").is_file()
         ]

@@ -247,7 +247,7 @@ class _Calls:
         renewed(self)
 
     def renew(self) -> None:
-        """A forked child has neither MLflow's threads nor the connection to the recorder."""
+        """Adapt to a fork: the child has neither MLflow's threads nor the recorder's connection."""
         self.forked = True
         if self.begun:
             os.environ |= dict.fromkeys(_OF_A_SERVER, "false")

@@ -71,8 +71,8 @@ class Study(TheirStudy):
         stored: Spec | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """`stored`: the specification of the study, if it is there: it has the sampler and the
-        pruner where None is given. `storage`: where its trials are copied to; None: nowhere.
+        """Open the study. `stored`: the specification of an existing one, which has the sampler and
+        the pruner where None is given. `storage`: where its trials are copied to; None: nowhere.
         """
         super().__init__(name, mirror, sampler, pruner)
         self._storage_of_optuna = storage

@@ -99,15 +99,15 @@ class Trial(TheirTrial):
         return self.suggest_from(name, CategoricalDistribution(tuple(choices)))
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
-        """Deprecated by Optuna."""
+        """Suggest a value, by a method that Optuna deprecated."""
         return self.suggest_float(name, low, high)
 
     def suggest_loguniform(self, name: str, low: float, high: float) -> float:
-        """Deprecated by Optuna."""
+        """Suggest a value, by a method that Optuna deprecated."""
         return self.suggest_float(name, low, high, log=True)
 
     def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
-        """Deprecated by Optuna."""
+        """Suggest a value, by a method that Optuna deprecated."""
         return self.suggest_float(name, low, high, step=q)
 
     def suggest_from(self, name: str, distribution: BaseDistribution) -> Any:

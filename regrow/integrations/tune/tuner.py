@@ -119,8 +119,8 @@ class ScriptSession:
         return opened(path, state=self._state, name=self._name)
 
     def _numbered(self, found: Translation) -> Translation:
-        """Number further experiments with the same name and state root in one script: each has its
-        own log.
+        """Add a number to the name of a script's further experiments with one name and state root:
+        each has its own log.
         """
         name = found.options["name"]
         key = found.options.get("state"), name
