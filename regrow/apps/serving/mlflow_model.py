@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
+from regrow.apps.serving import parquet_size
 from regrow.apps.serving.served import Served
 
 PARQUET = "application/vnd.apache.parquet"
-HTTP_413 = 413
+HTTP_400, HTTP_413 = 400, 413
 
 
 class ServedMlflowModel(Served):
@@ -49,9 +50,9 @@ class ServedMlflowModel(Served):
 
         serving: Any = scoring_server  # untyped
         try:
-            if (values := values_in(asked)) > self.max_items:
-                message = f"the body holds {values} values, more than {self.max_items}"
-                return self.Output(status=HTTP_413, content_type="text/plain", body=message)
+            if refused := self._refused(asked):
+                status, message = refused
+                return self.Output(status=status, content_type="text/plain", body=message)
             result = serving.invocations(asked.data, asked.content_type, self._model, self._schema)
         except MlflowException as error:
             wrong: Any = error
@@ -63,25 +64,21 @@ class ServedMlflowModel(Served):
             status=result.status, content_type=result.mimetype, body=str(result.response)
         )
 
+    def _refused(self, asked: Input) -> tuple[int, str] | None:
+        """Return the status and the reason if it is Parquet that is damaged or too large."""
+        if asked.content_type.partition(";")[0].strip() != PARQUET:
+            return None
+        try:
+            values, size = parquet_size.sizes(asked.data, self.max_items, self.max_body)
+        except parquet_size.Damaged:
+            return HTTP_400, f"the body is no file of Parquet, as its Content-Type {PARQUET} says"
+        if values > self.max_items:
+            return HTTP_413, f"the body holds {values} values, more than {self.max_items}"
+        if size > self.max_body:
+            most = f"more than {self.max_body}"
+            return HTTP_413, f"the body holds {size} bytes once it is expanded, {most}"
+        return None
+
 
 MODEL = f"{__name__}:{ServedMlflowModel.__name__}"
 """Its import path, used in place of the user's class."""
-
-
-def values_in(asked: ServedMlflowModel.Input) -> int:
-    """Count the values of a Parquet body, which its size does not show; 0 for all others."""
-    if asked.content_type.partition(";")[0].strip() != PARQUET:
-        return 0
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        metadata: Any = parquet.ParquetFile(pa.BufferReader(asked.data)).metadata
-    except pa.ArrowException:
-        return 0
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    return sum(
-        int(group.column(number).num_values)
-        for group in groups
-        for number in range(group.num_columns)
-    )
