@@ -327,6 +327,25 @@ def test_events_that_come_late_or_in_crowds_are_found_once_also_by_another_watch
     assert found(EventsTrigger(client, f"{name}.*", "a", "7"), 1) == others
 
 
+def test_two_schedules_that_start_each_other_by_events_come_to_an_end(
+    client: SyncPrefectClient, places: Places
+) -> None:
+    both = [
+        deployment(client, {"event": "prefect.flow-run.Scheduled"}, name=name)
+        for name in ("c-one", "c-two")
+    ]
+    with watching(places):
+        until(
+            lambda: all(str(one).encode() in journal_of(places) for one in both),
+            "the triggers have not begun",
+            places,
+        )
+        client.create_flow_run_from_deployment(both[0])
+        until(lambda: bool(found(places)), "the circle is not noticed", places)
+    assert all(one.reason.endswith("c-two -> c-one -> c-two") for one in found(places))
+    assert [len(runs(client, one)) for one in both] == [2, 1]
+
+
 def test_a_server_that_is_killed_meanwhile_is_waited_for(
     client: SyncPrefectClient, places: Places, server: PrefectServerHandle
 ) -> None:

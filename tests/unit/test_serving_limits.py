@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import time
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -26,7 +28,7 @@ from regrow.apps.serving.limits import (
     Rooms,
     TooMuch,
 )
-from regrow.apps.serving.mlflow_model import PARQUET, ServedMlflowModel, values_in
+from regrow.apps.serving.mlflow_model import Damaged, parquet_sizes
 from tests.unit.answering import Answering, Double
 
 AS_JSON = {"Content-Type": "application/json"}
@@ -204,13 +206,56 @@ def test_only_an_input_that_was_answered_is_what_the_next_model_is_tried_with() 
     assert unanswered.answers.sample is None
 
 
-def test_rows_of_a_file_of_parquet_are_counted_before_it_is_read() -> None:
+BIG = "x" * 100_000
+TEXT = pa.array([BIG] * 1000)
+MOST = 16 << 20
+
+
+def in_parquet(columns: Any, **how: Any) -> bytes:
     file = io.BytesIO()
-    parquet.write_table(pa.table({"a": [0] * 30_000, "b": [[1, 2]] * 30_000}), file)
-    assert (
-        values_in(
-            ServedMlflowModel.Input(data=file.getvalue(), content_type=f"{PARQUET}; charset=utf-8")
-        )
-        == 90_000
-    )
-    assert values_in(ServedMlflowModel.Input(data=b"none", content_type=PARQUET)) == 0
+    parquet.write_table(pa.table(columns), file, **how)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("columns", "how"),
+    [
+        ({"a": TEXT}, {"compression": "zstd", "use_dictionary": False}),
+        ({"a": TEXT}, {}),
+        ({"a": TEXT.cast(pa.binary())}, {}),
+        ({"a": TEXT.dictionary_encode()}, {}),
+        ({"a": pa.array([[{"b": [BIG] * 10}]] * 100)}, {}),
+        ({"a": pa.array([BIG.encode()] * 1000, pa.binary(len(BIG)))}, {}),
+        ({"a": TEXT}, {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}),
+    ],
+)
+def test_what_a_file_of_parquet_holds_is_counted_before_it_is_expanded(
+    columns: Any, how: dict[str, Any]
+) -> None:
+    body = in_parquet(columns, **how)
+    assert len(body) < 1_000_000
+    assert parquet_sizes(body, 250_000, MOST)[1] > MOST
+
+
+def test_values_of_a_file_of_parquet_are_counted_in_lists_too() -> None:
+    body = in_parquet({"a": [0] * 1000, "b": [[1, 2]] * 1000})
+    assert parquet_sizes(body, 250_000, MOST)[0] == 3000
+    pages = {"data_page_size": 100, "data_page_version": "2.0", "row_group_size": 300}
+    body = in_parquet({"a": ["short"] * 999 + [BIG], "b": [[1]] * 999 + [None]}, **pages)
+    values, size = parquet_sizes(body, 250_000, MOST)
+    assert values == 1999
+    assert len(BIG) + 5 * 999 < size < MOST
+
+
+def test_a_damaged_file_of_parquet_is_refused_by_one_kind_of_error() -> None:
+    body = in_parquet({"a": ["x", "y"] * 50, "b": [[1, 2]] * 100})
+    chance = random.Random(1)
+    for _ in range(500):
+        damaged = bytearray(body)
+        for _ in range(chance.choice((1, 1, 3))):
+            damaged[chance.randrange(len(body) - 4)] = chance.randrange(256)
+        with suppress(Damaged):
+            parquet_sizes(bytes(damaged), 250_000, MOST)
+    for other in (b"", b"none", b"PAR1" * 3, bytes(8) + b"PAR1", body[:-1]):
+        with pytest.raises(Damaged):
+            parquet_sizes(other, 250_000, MOST)

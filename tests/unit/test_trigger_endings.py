@@ -16,10 +16,18 @@ from regrow.infra.state.places import Places
 from regrow.search.events import Closed, Created, Opened, Status, encode
 
 
-def session(places: Places, name: str, t: float, status: Status = "finished") -> None:
+def session(
+    places: Places,
+    name: str,
+    t: float,
+    status: Status = "finished",
+    settings: dict[str, Any] | None = None,
+) -> None:
     """Appends a session to an experiment's log, which it may begin."""
     log = Log.open(places.store(name))
-    opened = encode(Opened(t=t - 1, by="driver", driver="d", slots=1, trials=1))
+    opened = encode(
+        Opened(t=t - 1, by="driver", driver="d", slots=1, trials=1, settings=settings or {})
+    )
     is_new = not places.store(name).list("log/")
     log.claim([encode(Created(t=t - 1, id=str(uuid4()), spec={})), opened] if is_new else [opened])
     log.append([encode(Closed(t=t, status=status))])
@@ -32,7 +40,7 @@ def begun(since: float = 1.0) -> dict[str, Any]:
 
 def looked(places: Places, cursor: dict[str, Any]) -> list[dict[str, Any]]:
     """The events of a poll, whose cursor is kept."""
-    step = EndingsTrigger(places, "etl").poll(cursor)
+    step = EndingsTrigger(places, "etl", "s").poll(cursor)
     if step is None:
         return []
     cursor.update(step.put)
@@ -48,7 +56,7 @@ def test_a_session_that_finished_is_found_once(tmp_path: Path) -> None:
     session(places, "other", 30.0)
     cursor = begun()
     assert [(one["experiment"], one["ended"]) for one in looked(places, cursor)] == [("etl", 20.0)]
-    assert EndingsTrigger(places, "etl").poll(cursor) is None
+    assert EndingsTrigger(places, "etl", "s").poll(cursor) is None
     session(places, "etl", 40.0)
     assert [one["ended"] for one in looked(places, cursor)] == [40.0]
     assert looked(places, cursor) == []
@@ -89,7 +97,7 @@ def test_what_ended_before_the_schedule_was_made_is_no_event(tmp_path: Path) -> 
     places = Places.at(str(tmp_path))
     session(places, "etl", 10.0)
     session(places, "etl", 20.0)
-    trigger = EndingsTrigger(places, "etl")
+    trigger = EndingsTrigger(places, "etl", "s")
     cursor = begun(15.0)
     step = trigger.poll(cursor)
     assert step is not None
@@ -98,13 +106,27 @@ def test_what_ended_before_the_schedule_was_made_is_no_event(tmp_path: Path) -> 
     assert trigger.poll(cursor) is None
 
 
+def test_an_ending_that_the_schedule_has_led_to_starts_nothing(tmp_path: Path) -> None:
+    places = Places.at(str(tmp_path))
+    session(places, "etl", 10.0, settings={"event": {"chain": ["t", "etl"]}})
+    [event] = looked(places, cursor := begun())
+    assert event["chain"] == ["t", "etl"]
+    session(places, "etl", 20.0, settings={"event": {"chain": ["s", "etl"]}})
+    step = EndingsTrigger(places, "etl", "s").poll(cursor)
+    assert step is not None
+    assert step.events == []
+    [(what, why)] = step.refused
+    assert what == "the end of etl"
+    assert "s -> etl -> s" in why
+
+
 def test_a_damaged_log_is_told_once_and_hides_no_other(tmp_path: Path) -> None:
     places = Places.at(str(tmp_path))
     for name in ("etl-2026-11-22T02", "etl-2026-11-23T02", "etl-2026-11-22T02"):
         session(places, name, 10.0)
     damaged = min((tmp_path / "etl-2026-11-22T02" / "log").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:-9] + b"\xff" * 9)
-    trigger = EndingsTrigger(places, "etl")
+    trigger = EndingsTrigger(places, "etl", "s")
     cursor = begun()
     step = trigger.poll(cursor)
     assert step is not None

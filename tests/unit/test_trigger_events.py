@@ -18,16 +18,21 @@ class Client:
 
     def __init__(self, *pages: list[dict[str, Any]]) -> None:
         self._pages = pages
+        self.runs: dict[str, Any] = {}
+        """The events of flow runs, by their ids."""
 
-    def request(self, method: str, path: str, **_: Any) -> Any:
+    def request(self, method: str, path: str, **given: Any) -> Any:
+        if "path_params" in given:
+            found = self.runs[str(given["path_params"]["id"])]
+            return SimpleNamespace(json=lambda: {"parameters": {"event": found}})
         at = 0 if method == "POST" else int(path)
         following = str(at + 1) if at + 1 < len(self._pages) else None
         page = {"events": self._pages[at], "total": 3, "next_page": following}
         return SimpleNamespace(json=lambda: page)
 
 
-def event(name: str) -> dict[str, Any]:
-    made = Event(event=name, resource={"prefect.resource.id": "a"}, id=uuid4())  # type: ignore[arg-type]  # it is converted
+def event(name: str, about: str = "a") -> dict[str, Any]:
+    made = Event(event=name, resource={"prefect.resource.id": about}, id=uuid4())  # type: ignore[arg-type]  # it is converted
     return made.model_dump(mode="json")
 
 
@@ -45,3 +50,23 @@ def test_an_event_that_prefect_cannot_read_is_set_aside_and_those_after_it_are_f
     assert why.startswith("Prefect cannot read it: resource")
     again = trigger.poll({**cursor, **step.put})
     assert again is None, "each once"
+
+
+def test_an_event_of_a_run_that_the_schedule_has_led_to_starts_nothing() -> None:
+    runs: dict[str, Any] = {
+        str(uuid4()): one for one in ({"chain": ["s", "b"]}, {"chain": ["b"]}, None, {"chain": 7})
+    }
+    about = [f"prefect.flow-run.{run}" for run in (*runs, "no-id")]
+    client: Any = Client([event(str(n), one) for n, one in enumerate(about)])
+    client.runs = runs
+    trigger = EventsTrigger(client, "*", "s", str(uuid4()))
+    step = trigger.poll({GIVEN: {"given": "*", "since": time.time() - 60}})
+    assert step is not None
+    assert [(one["name"], one["chain"]) for one in step.events] == [
+        ("1", ["b"]),
+        ("2", []),
+        ("3", []),
+        ("4", []),
+    ]
+    [(_, why)] = step.refused
+    assert "s -> b -> s" in why

@@ -9,14 +9,14 @@ the last one stopped; running experiments are not disturbed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain as chained
 from typing import Any
 
 from regrow.apps.station.triggers.journal import Cursor
-from regrow.apps.station.triggers.trigger import GIVEN, Step, since
+from regrow.apps.station.triggers.trigger import CHAIN, GIVEN, Step, chain_of, circle, since
 from regrow.infra.log.follower import Follower, LogGone
 from regrow.infra.log.log import CorruptLog
-from regrow.infra.log.reading import first_event
+from regrow.infra.log.reading import first_event, survey
 from regrow.infra.log.subscription import available
 from regrow.infra.state.places import Places
 from regrow.search.events import Closed, Created, decode
@@ -36,9 +36,10 @@ class EndingsTrigger:
     cannot be read further, if so.
     """
 
-    def __init__(self, places: Places, name: str) -> None:
+    def __init__(self, places: Places, name: str, schedule: str) -> None:
+        """`name`: whose ends count; `schedule`: whose runs they start."""
         self.interval = S3_SECONDS if places.storage.metered else LOCAL_SECONDS
-        self._places, self._name = places, name
+        self._places, self._name, self._schedule = places, name, schedule
 
     def poll(self, cursor: Cursor) -> Step | None:
         """Read the logs from the cursor on, and make an event for each ending since the schedule
@@ -50,7 +51,7 @@ class EndingsTrigger:
         reached: dict[str, list[Any]] = {}
         gone = {one for one in cursor if one != GIVEN and one not in existing}
         events: list[dict[str, Any]] = []
-        damaged: list[tuple[str, str]] = []
+        refused: list[tuple[str, str]] = []
         for experiment in existing:
             known = cursor.get(experiment)
             try:
@@ -60,14 +61,26 @@ class EndingsTrigger:
                 continue
             except (CorruptLog, ValueError) as error:
                 now, found = [*(known or _UNREAD)[:2], str(error)], []
-                damaged += [(experiment, str(error))] if now != known else []
+                refused += [(experiment, str(error))] if now != known else []
             if now != known:
                 reached[experiment] = now
-            events += [event for event in found if event["ended"] > since(cursor)]
+            new = [event for event in found if event["ended"] > since(cursor)]
+            chain = self._chain(experiment) if new else []
+            if why := circle(self._schedule, chain):
+                refused += [(f"the end of {experiment}", why)]
+            else:
+                events += [{**event, CHAIN: chain} for event in new]
         if not (reached or gone):
             return None
         events.sort(key=lambda event: float(event["ended"]))
-        return Step(put=reached, drop=gone, events=events, refused=damaged)
+        return Step(put=reached, drop=gone, events=events, refused=refused)
+
+    def _chain(self, experiment: str) -> list[str]:
+        """Return the schedules that led to an experiment's last session."""
+        found = survey(self._places.store(experiment))
+        spec = found.created.spec if found.created is not None else {}
+        settings = found.opened.settings if found.opened is not None else {}
+        return chain_of({**spec, **settings}.get("event"))
 
     def _read(self, experiment: str, known: list[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
         """Return how far the log is read now, and the endings beyond `known`."""
@@ -88,7 +101,7 @@ class EndingsTrigger:
 
 
 def _closed(follower: Follower) -> Iterator[tuple[int, Closed]]:
-    for number, lines in chain.from_iterable(available(follower)):
+    for number, lines in chained.from_iterable(available(follower)):
         for line in lines:
             if _CLOSED in line and isinstance(event := decode(line), Closed):
                 yield number, event

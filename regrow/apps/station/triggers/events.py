@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.events import Event
 from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter, EventOrder
@@ -20,7 +22,7 @@ from pydantic import ValidationError
 
 from regrow.apps.station.triggers.journal import Cursor
 from regrow.apps.station.triggers.payloads import acceptable
-from regrow.apps.station.triggers.trigger import GIVEN, Step, since
+from regrow.apps.station.triggers.trigger import CHAIN, GIVEN, Step, chain_of, circle, since
 from regrow.infra.prefect.events import EXPERIMENT_RESOURCE
 from regrow.search.recurrence import experiments_of
 
@@ -35,6 +37,9 @@ _KEEP_SECONDS = 600.0
 _AT = "at"
 _PAGE = 50
 _PAYLOAD_BYTES = 200_000
+_FLOW_RUN = "prefect.flow-run."
+_RUNS_KEPT = 1000
+"""Number of flow runs whose chain is remembered."""
 
 
 def named(pattern: str) -> EventNameFilter:
@@ -95,6 +100,8 @@ class EventsTrigger:
         """`schedule`, `deployment`: its name and its id. What its own runs report starts none."""
         self._client, self._pattern = client, pattern
         self._schedule, self._own = schedule, f"prefect.deployment.{deployment}"
+        self._chains: dict[str, list[str]] = {}
+        """The schedules that led to each flow run."""
         self._looks = 0
         self._reached: float | None = None
 
@@ -115,7 +122,11 @@ class EventsTrigger:
             if not isinstance(event, Event):
                 refused += [event] if event[0] not in cursor else []
             elif str(event.id) not in cursor and not self._is_own(event):
-                new.append(event_data(event))
+                chain = self._chain(event)
+                if why := circle(self._schedule, chain):
+                    refused.append((str(event.id), why))
+                else:
+                    new.append({**event_data(event), CHAIN: chain})
         self._looks, self._reached = self._looks + 1, now
         if not new and not refused and now - known < _KEEP_SECONDS:
             return None
@@ -127,6 +138,27 @@ class EventsTrigger:
         seen = {event["id"]: event["time"] for event in new} | {one: now for one, _ in refused}
         named_refused = [(f"event {one}", why) for one, why in refused]
         return Step(put={_AT: now, **seen}, drop=old, events=new, refused=named_refused)
+
+    def _chain(self, event: Event) -> list[str]:
+        """Return the schedules that led to the flow run that the event is about, if any."""
+        chains = [
+            self._chain_of_run(one.id.removeprefix(_FLOW_RUN))
+            for one in event.involved_resources
+            if one.id.startswith(_FLOW_RUN)
+        ]
+        return max(chains, key=len, default=[])
+
+    def _chain_of_run(self, run: str) -> list[str]:
+        if run not in self._chains:
+            if len(self._chains) >= _RUNS_KEPT:
+                del self._chains[next(iter(self._chains))]
+            try:
+                of_run = {"id": UUID(run)}
+                found = self._client.request("GET", "/flow_runs/{id}", path_params=of_run).json()
+            except (httpx.HTTPStatusError, ValueError):  # it is gone, or cannot be read
+                found = {}
+            self._chains[run] = chain_of(found.get("parameters", {}).get("event"))
+        return self._chains[run]
 
     def _is_own(self, event: Event) -> bool:
         """Return whether it is about the schedule, one of its runs, or one of its experiments."""

@@ -30,7 +30,7 @@ from regrow.apps.station.triggers.journal import Cursor, Journal
 from regrow.apps.station.triggers.payloads import DEPTH, acceptable
 from regrow.apps.station.triggers.schedules import KINDS, Schedule, schedules
 from regrow.apps.station.triggers.tries import Tries, Trouble, reason
-from regrow.apps.station.triggers.trigger import GIVEN, Step, Trigger
+from regrow.apps.station.triggers.trigger import CHAIN, GIVEN, Step, Trigger, chain_of
 from regrow.infra.prefect.deployments import FLOW
 from regrow.infra.state import hooks, served
 from regrow.infra.state.places import Places
@@ -296,13 +296,14 @@ class TriggerLoop:
         key, what = (schedule_id, event["id"]), f"{event['kind']} {event['id']}"
         if not self._events.is_due(key):
             return
+        chain = [*chain_of(event), self._name(schedule_id)]
         try:
             # The server might store such an event, and then fail to read any flow run.
             if why := acceptable(event, DEPTH + 1):
                 raise ValueError(why)
             made = self._client.create_flow_run_from_deployment(
                 UUID(schedule_id),
-                parameters={"event": event},
+                parameters={"event": {**event, CHAIN: chain}},
                 idempotency_key=idempotency_key(*key),
             )
             self._journal.made(*key, str(made.id))

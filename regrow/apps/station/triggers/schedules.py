@@ -68,7 +68,7 @@ class Schedule:
             case "files":
                 return FilesTrigger(given, self.settle)
             case "after":
-                return EndingsTrigger(places, given)
+                return EndingsTrigger(places, given, self.name)
             case _:
                 return EventsTrigger(client, given, self.name, self.id)
 

@@ -10,6 +10,9 @@ from regrow.apps.station.triggers.journal import Cursor
 
 GIVEN = ""
 """Key of a cursor with the setting and the start (seconds since the epoch); others are its own."""
+CHAIN = "chain"
+"""Key of an event with the schedules that led to its run, oldest first; the last is the run's own.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +49,17 @@ class Trigger(Protocol):
 def since(cursor: Cursor) -> float:
     """Return from which time on findings are events, in seconds since the epoch."""
     return float(cursor[GIVEN]["since"])
+
+
+def chain_of(event: Any) -> list[str]:
+    """Return the schedules that led to a run, given its event; none for a run without one."""
+    found = event.get(CHAIN) if isinstance(event, dict) else None
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+
+
+def circle(schedule: str, chain: list[str]) -> str:
+    """Return why an event of a run with this chain starts no run of the schedule; "": it does."""
+    if schedule not in chain:
+        return ""
+    way = " -> ".join([*chain[chain.index(schedule) :], schedule])
+    return f"it comes of a run of {schedule} itself, and schedules would start each other: {way}"
