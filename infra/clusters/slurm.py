@@ -1,4 +1,5 @@
-"""Slurm: the script of a job array of agents, and the commands sbatch, squeue and scancel.
+"""Slurm: the script of a job array of agents, the commands sbatch, squeue and scancel, and when the
+job ends that an agent belongs to.
 
 A job array has no head and nothing to bring up: its elements are agents (`regrow join`), which
 elect a leader in the experiment's state. Hence it is no `Provider`, but an `AgentEngine`.
@@ -13,7 +14,9 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from regrow.infra.clusters.agents import Agent, AgentWork, Output, Submission, Submissions
@@ -308,6 +311,37 @@ class SlurmEngine:
             output=self._output,
             folder=Path.cwd(),
         )
+
+
+def job_ends(environment: Mapping[str, str] = os.environ) -> float | None:
+    """Return when this process's Slurm job reaches its time limit, seconds since the epoch; None:
+    there is no job, no limit, or Slurm does not tell.
+
+    Newer releases of Slurm set a variable. For the others squeue is asked, which is in few
+    containers.
+    """
+    with suppress(ValueError):
+        if given := environment.get("SLURM_JOB_END_TIME"):
+            return float(given)
+    job = environment.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    if array := environment.get("SLURM_ARRAY_JOB_ID"):
+        # One element has the id of the whole array.
+        job = f"{array}_{environment.get('SLURM_ARRAY_TASK_ID')}"
+    ask = ["squeue", "--noheader", f"--job={job}", "--format=%e"]
+    with suppress(OSError, subprocess.SubprocessError, ValueError):
+        answer = subprocess.run(
+            ask,
+            env={**environment, "SLURM_TIME_FORMAT": "standard"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=20.0,
+            check=True,
+        )
+        return datetime.fromisoformat(answer.stdout.strip()).timestamp()
+    return None
 
 
 def _job(element: Agent) -> str:
