@@ -156,7 +156,7 @@ def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     )
     places = Places.at(str(tmp_path / "state"))
     order = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places)
-    with pytest.raises(UserError, match=r"no command sbatch here: .* login node; `regrow cluster"):
+    with pytest.raises(UserError, match=r"no command sbatch here; .* login node; `regrow cluster"):
         run.submit(order)
     assert slurm.submissions() == []
     typed = "regrow run a.yaml --on slurm.yaml"
