@@ -47,7 +47,7 @@ from regrow.search.lifecycle import IllegalMove
 from regrow.search.measured import Traffic
 from regrow.search.needs import ClusterCapacity, ClusterPrice
 from regrow.search.planning import limits
-from regrow.search.planning.waiting import waiting_long
+from regrow.search.planning.market import waiting_long
 from regrow.search.spec import Spec
 from regrow.tasks.errors import RegrowError
 from regrow.tasks.output.traces import printable

@@ -1,4 +1,5 @@
-"""Slurm: the script of a job array of agents, and the commands sbatch, squeue and scancel.
+"""Slurm: the script of a job array of agents, the commands sbatch, squeue and scancel, and when the
+job ends that an agent belongs to.
 
 A job array has no head and nothing to bring up: its elements are agents (`regrow join`), which
 elect a leader in the experiment's state. Hence it is no `Provider`, but an `AgentEngine`.
@@ -10,16 +11,18 @@ import math
 import os
 import secrets
 import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from regrow.infra.clusters.agents import Agent, AgentWork, Output, Submission, Submissions
 from regrow.infra.clusters.description import Slurm
 from regrow.infra.clusters.folder import Folder, variables
 from regrow.infra.machine import private_files
+from regrow.infra.machine.commands import run
 from regrow.infra.machine.supervised import last_lines, until
 from regrow.tasks.errors import RegrowError, UserError
 
@@ -310,32 +313,44 @@ class SlurmEngine:
         )
 
 
+def job_ends(environment: Mapping[str, str] = os.environ) -> float | None:
+    """Return when this process's Slurm job reaches its time limit, seconds since the epoch; None:
+    there is no job, no limit, or Slurm does not tell.
+
+    Newer releases of Slurm set a variable. For the others squeue is asked, which is in few
+    containers.
+    """
+    with suppress(ValueError):
+        if given := environment.get("SLURM_JOB_END_TIME"):
+            return float(given)
+    job = environment.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    if array := environment.get("SLURM_ARRAY_JOB_ID"):
+        # One element has the id of the whole array.
+        job = f"{array}_{environment.get('SLURM_ARRAY_TASK_ID')}"
+    with suppress(RegrowError, OSError, ValueError):
+        ask = ("squeue", "--noheader", f"--job={job}", "--format=%e")
+        standard = {**environment, "SLURM_TIME_FORMAT": "standard"}
+        return datetime.fromisoformat(
+            run(ask, seconds=20.0, env=standard).stdout.strip()
+        ).timestamp()
+    return None
+
+
 def _job(element: Agent) -> str:
     return element.name.partition("_")[0]
 
 
-def _run(program: str, *words: str) -> str:
+def _run(*words: str) -> str:
     """Run a command of Slurm's and return what it prints. Raises UserError, with its words."""
-    try:
-        done = subprocess.run(
-            [program, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_COMMAND_SECONDS,
-            check=False,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-        )
-    except FileNotFoundError:
-        raise UserError(
-            f"there is no command {program} here: type this where jobs of your Slurm cluster are"
-            " submitted, such as its login node; `regrow cluster export` writes the file for sbatch"
-            " anywhere"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise RegrowError(f"{program} did not answer in {_COMMAND_SECONDS:.0f} s") from None
+    hint = (
+        "type this where jobs of your Slurm cluster are submitted, such as its login node; `regrow"
+        " cluster export` writes the file for sbatch anywhere"
+    )
+    plain = {**os.environ, "LC_ALL": "C.UTF-8"}
+    done = run(words, seconds=_COMMAND_SECONDS, hint=hint, env=plain)
     if done.returncode:
         message = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise UserError(f"Slurm refuses {program}: {message}")
+        raise UserError(f"Slurm refuses {words[0]}: {message}")
     return done.stdout

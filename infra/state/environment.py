@@ -11,14 +11,16 @@ import getpass
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from importlib.metadata import distributions, version
 from typing import Any
 
 from regrow.infra.machine import capacity, gpus
+from regrow.infra.machine.commands import run
 from regrow.infra.state.sources import sources
+from regrow.tasks.errors import RegrowError
 from regrow.tasks.process import background
 
 PATIENCE_SECONDS = 5.0
@@ -152,17 +154,7 @@ def _user() -> str:
 def _output_of(command: list[str]) -> str | None:
     """Return the output of a command, None if it failed or took too long."""
     quiet = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **quiet},
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    with suppress(RegrowError, OSError):
+        done = run(command, seconds=PATIENCE_SECONDS, env={**os.environ, **quiet})
+        return done.stdout.strip() if done.returncode == 0 else None
+    return None

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from regrow.infra.stores.s3_failures import Failure, Kind
 from regrow.infra.stores.s3_session import PARTS, Answer, Requests
@@ -19,20 +19,12 @@ PART = 16 << 20
 """Bytes of a part; larger above 10,000 parts. 8 MB were a quarter slower."""
 SLOWEST = 64 << 10
 """Bytes per second below which an upload counts as hanging."""
-ROUNDS = 3
-"""How often a transfer is restarted after its upload vanished, or its object was replaced."""
 _WRITER = "regrow-writer"
+_VANISHED = "its upload vanished"
 Headers = Mapping[str, str]
 CREATED: Headers = {"IfNoneMatch": "*"}
 """The condition of a request that creates an object, and never replaces one."""
 _PAGE = 1000
-
-
-class ReadHandle(Protocol):
-    """Readable and seekable content to upload."""
-
-    def read(self, size: int, /) -> bytes: ...
-    def seek(self, offset: int, /) -> object: ...
 
 
 class Objects:
@@ -45,10 +37,11 @@ class Objects:
     # ---- creating and replacing
 
     async def create(
-        self, key: str, source: ReadHandle, size: int, headers: Headers = CREATED
+        self, key: str, source: BinaryIO, size: int, headers: Headers = CREATED
     ) -> None:
         """Create the object from everything that `source` yields; `size` is the expected number of
-        bytes. Raises Answer (TAKEN). `headers`: see `put`.
+        bytes. Raises Answer (TAKEN), and Unavailable if the server loses the upload. `headers`: see
+        `put`.
         """
         head = await asyncio.to_thread(source.read, PART)
         if len(head) < PART:
@@ -79,38 +72,31 @@ class Objects:
                 raise
 
     async def _upload(
-        self, key: str, source: ReadHandle, size: int, head: bytes, headers: Headers
+        self, key: str, source: BinaryIO, size: int, head: bytes, headers: Headers
     ) -> None:
         """Send parts in parallel, then join them. `head`: what was already read of the source."""
         condition = {name: value for name, value in headers.items() if name in CREATED}
         if condition:
             await self._refuse_taken(key)  # before gigabytes are sent for nothing
-        for _ in range(ROUNDS):
-            writer = uuid.uuid4().hex
-            begun = await self._ask(
-                key,
-                "create_multipart_upload",
-                seconds=self._requests.patience.read,
-                **self._at(key),
-                Metadata={_WRITER: writer},
-                **{name: value for name, value in headers.items() if name not in CREATED},
-            )
-            upload = {**self._at(key), "UploadId": str(begun["UploadId"])}
-            joined = False
-            try:
-                parts = await self._send_parts(key, upload, source, size, head)
-                joined = await self._join(key, upload, parts, writer, condition)
-            finally:
-                if not joined:
-                    await self._abort(upload)
-            if joined:
-                return
-            source.seek(0)
-            head = b""
-        raise Unavailable(key, f"its upload vanished {ROUNDS} times")
+        writer = uuid.uuid4().hex
+        begun = await self._ask(
+            key,
+            "create_multipart_upload",
+            seconds=self._requests.patience.read,
+            **self._at(key),
+            Metadata={_WRITER: writer},
+            **{name: value for name, value in headers.items() if name not in CREATED},
+        )
+        upload = {**self._at(key), "UploadId": str(begun["UploadId"])}
+        try:
+            parts = await self._send_parts(key, upload, source, size, head)
+            await self._join(key, upload, parts, writer, condition)
+        except BaseException:
+            await self._abort(upload)
+            raise
 
     async def _send_parts(
-        self, key: str, upload: dict[str, Any], source: ReadHandle, size: int, head: bytes
+        self, key: str, upload: dict[str, Any], source: BinaryIO, size: int, head: bytes
     ) -> list[dict[str, Any]]:
         length = PART if size <= 9_000 * PART else -(-size // 9_000)
         room = (await self._requests.session()).room
@@ -141,7 +127,10 @@ class Objects:
                         raise
                 room.release()
         except ExceptionGroup as several:
-            raise several.exceptions[0] from None
+            first = several.exceptions[0]
+            if isinstance(first, Answer):
+                first = Unavailable(key, _VANISHED)
+            raise first from None
         return [{"PartNumber": n, "ETag": task.result()} for n, task in enumerate(sent, 1)]
 
     async def _join(
@@ -151,8 +140,8 @@ class Objects:
         parts: list[dict[str, Any]],
         writer: str,
         condition: Headers,
-    ) -> bool:
-        """Make the object from its parts. Returns False if the upload vanished: start again."""
+    ) -> None:
+        """Make the object from its parts."""
         try:
             await self._ask(
                 key,
@@ -164,15 +153,13 @@ class Objects:
             )
         except Answer as answer:
             # The answer to an earlier try may have been lost here, too; then the upload is gone.
-            found = await self._writer_of(key)
-            if found == writer:
-                return True
+            if await self._writer_of(key) == writer:
+                return
             if answer.kind is Kind.TAKEN:
                 raise
-            if found is not None and condition:
+            if condition:
                 await self._refuse_taken(key)
-            return False
-        return True
+            raise Unavailable(key, _VANISHED) from None
 
     async def _abort(self, upload: dict[str, Any]) -> None:
         """Try once to abort the upload. Parts that remain cost space until a rule removes them."""
@@ -211,15 +198,11 @@ class Objects:
 
     async def fetch(self, key: str, path: Path) -> None:
         """Write the object into a file. Raises Answer (MISSING), and then leaves no file."""
-        for _ in range(ROUNDS):
-            data, size, etag = await self._first(key)
-            with path.open("wb") as file:
-                await asyncio.to_thread(file.write, data)
-                file.flush()
-                if size <= len(data) or await self._fetch_rest(key, file, len(data), size, etag):
-                    return
-            await asyncio.to_thread(path.unlink)
-        raise Unavailable(key, f"it was replaced {ROUNDS} times while it was read")
+        data, size, etag = await self._first(key)
+        with path.open("wb") as file:
+            await asyncio.to_thread(file.write, data)
+            file.flush()
+            await self._fetch_rest(key, file, len(data), size, etag)
 
     async def _first(self, key: str) -> tuple[bytes, int, str]:
         """Return the first part of the object, the size of the whole, and its ETag."""
@@ -235,8 +218,8 @@ class Objects:
         size = str(answer.get("ContentRange", "")).rpartition("/")[2]
         return data, int(size or len(data)), str(answer["ETag"])
 
-    async def _fetch_rest(self, key: str, file: BinaryIO, begin: int, size: int, etag: str) -> bool:
-        """Fetch the rest in parallel. Returns False if the object is no longer the same."""
+    async def _fetch_rest(self, key: str, file: BinaryIO, begin: int, size: int, etag: str) -> None:
+        """Fetch the rest in parallel."""
         room = (await self._requests.session()).room
 
         async def fetch_part(offset: int) -> None:
@@ -263,9 +246,8 @@ class Objects:
         except ExceptionGroup as several:
             first = several.exceptions[0]
             if isinstance(first, Answer):
-                return False  # deleted or replaced
+                first = Unavailable(key, "it was deleted or replaced while it was read")
             raise first from None
-        return True
 
     async def _get(self, client: Any, key: str, **condition: str) -> tuple[bytes, dict[str, Any]]:
         answer = await client.get_object(**self._at(key), **condition)

@@ -85,9 +85,9 @@ def join(
     from regrow.apps.agent.request import Request
     from regrow.apps.agent.take_part import take_part
     from regrow.infra.clusters.clouds import own_fleet
+    from regrow.infra.clusters.slurm import job_ends
     from regrow.infra.machine import capacity
     from regrow.infra.machine.ports import Ports
-    from regrow.infra.machine.walltime import ends
     from regrow.infra.ray.labels import MARKET_LABEL
 
     take_gpus(gpus)
@@ -125,7 +125,7 @@ def join(
             labels=given,
             address=address,
             ports=None if ports is None else Ports.parse(ports),
-            ends=ends() if walltime is None else time.time() + _walltime(walltime),
+            ends=job_ends() if walltime is None else time.time() + _walltime(walltime),
             leads=not never_lead,
             works=not no_trials,
             fleet=own_fleet.here(),

@@ -1,4 +1,5 @@
-"""On which kind of machine a trial's next attempt runs, and when it changes to the other.
+"""On which kind of machine a trial's next attempt runs, when it changes to the other, and how long
+an attempt waits for a machine.
 
 With a deadline this is Uniform Progress: Wu et al., "Can't Be Late: Optimizing Spot Instance
 Savings under Deadlines", NSDI 2024, section 4, for many trials instead of one job. Spot machines
@@ -13,12 +14,14 @@ one attempt; others follow when it has found one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from regrow.search.durations import in_words
 from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.lifecycle import AttemptState
 from regrow.search.planning import forecast, limits
+from regrow.search.planning.widths import SHRINK_SECONDS, may_narrow, too_wide
 from regrow.search.spec.moments import epoch
 
 Market = Literal["", "spot", "on-demand"]
@@ -31,6 +34,8 @@ PATIENCE_SHARE, LEAST_PATIENCE, MOST_PATIENCE = 0.01, 10.0, 600.0
 """With a deadline and without `after`, an attempt waits for a spot machine this share of the time
 to the deadline, in seconds not less and not more, before it counts as unmet.
 """
+WITHDRAW_SECONDS = 10.0
+"""Seconds that an attempt may still wait to begin when the session is ending."""
 
 
 def patience(history: History) -> float | None:
@@ -127,6 +132,32 @@ def _runs_late(history: History, now: float) -> bool:
     """Return whether two changes of machine would bring the experiment behind."""
     change = due(history, now)
     return change is None or now + 2 * forecast.change_seconds(history) >= change
+
+
+def waiting_long(
+    history: History, waits: Callable[[int, int], float]
+) -> list[tuple[int, int, float]]:
+    """Return attempts that have waited so long for a machine that the planner may withdraw them,
+    each once: (trial, number, seconds).
+
+    `waits`: returns for how long an attempt has waited.
+    """
+    least, most = history.spec.resources.widths
+    found: list[tuple[int, int, float]] = []
+    # Seconds after which a waiting attempt may be withdrawn; None: never.
+    usual = patience(history)
+    if history.closing is not None:
+        usual = WITHDRAW_SECONDS
+    for number in sorted(history.running) if usual is not None or least < most else ():
+        a = history.trials[number].attempt
+        if a is None or a.t_began is not None or a.waited:
+            continue
+        longest = SHRINK_SECONDS if history.closing is None and may_narrow(history, a) else usual
+        if history.closing is None and too_wide(history, a):
+            longest = 0.0
+        if longest is not None and (waited := waits(number, a.number)) >= longest:
+            found.append((number, a.number, round(waited, 3)))
+    return found
 
 
 def why_withdrawn(history: History, market: str, waited: float, now: float) -> str | None:

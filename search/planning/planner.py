@@ -46,11 +46,10 @@ from regrow.search.history import History, TrialRecord, cost
 from regrow.search.lifecycle import AttemptState, TrialState
 from regrow.search.options import chosen
 from regrow.search.planning import budget, forecast, limits, search_code
+from regrow.search.planning.checkpoints import interval, surplus
 from regrow.search.planning.learning import by_experiment, first_configurations
 from regrow.search.planning.market import following, leaving, why_withdrawn
 from regrow.search.planning.results import Results
-from regrow.search.planning.retention import surplus
-from regrow.search.planning.saving import interval
 from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough, why_failed
 from regrow.search.planning.suggesting import expected, next_queued, suggestion

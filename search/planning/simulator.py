@@ -40,8 +40,8 @@ from regrow.search.history import Attempt, History, TrialRecord
 from regrow.search.history.records import specification
 from regrow.search.planning import limits, market
 from regrow.search.planning.machines import ALWAYS, Availability, Fleet, Machine, availability
+from regrow.search.planning.market import WITHDRAW_SECONDS, waiting_long
 from regrow.search.planning.planner import Planner, seed_for
-from regrow.search.planning.waiting import WITHDRAW_SECONDS, waiting_long
 from regrow.search.planning.widths import SHRINK_SECONDS
 from regrow.search.space.domains import Json
 from regrow.search.spec import Spec

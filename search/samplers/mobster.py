@@ -49,7 +49,7 @@ class Mobster:
     Feurer, Letham and Bakshy, 2018, arXiv:1802.02219, with weights by regression, not by ranks).
     Then two trials that have reported are enough to begin.
 
-    `by_step`: costs are scored within their step (`step_scores.py`), not by rank over all of them.
+    `by_step`: costs are scored within their step (`step_scores`), not by rank over all of them.
     `augmented`: a point whose outcome is known but for noise, as that of a near-copy of a trial
     that was seen whole, promises next to nothing (`acquisition.py`).
     """

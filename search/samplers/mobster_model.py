@@ -1,5 +1,5 @@
-"""From curves to the next point: which observations the process of "mobster" gets, its
-hyperparameters, and the most promising point.
+"""From curves to the next point: which observations the process of "mobster" gets, their scores,
+its hyperparameters, and the most promising point.
 
 Points are in the unit cube. Costs: less is better.
 """
@@ -25,7 +25,6 @@ from regrow.search.samplers.curve_process import (
     fit,
 )
 from regrow.search.samplers.outcomes import Outcomes
-from regrow.search.samplers.step_scores import step_scores
 from regrow.search.space.domains import Choice
 
 Rows = npt.NDArray[np.intp]
@@ -40,6 +39,11 @@ GROWTH: Final = 1.2
 """Hyperparameters are fitted again when the number of trials has grown by this factor."""
 LEADERS: Final = 5
 """Number of trials with the best expected end near which better points are searched."""
+_BEST: Final = -4.0
+_WORST: Final = 2.0
+"""Bounds of a distance from the median, in standard deviations: a diverged trial is a bad one."""
+_LEAST_WIDTH: Final = 0.25
+"""Least standard deviation, as a share of the distance between the quantiles of 16 and 84 %."""
 
 
 class MobsterModel:
@@ -155,6 +159,57 @@ def normal_scores(costs: Floats) -> Floats:
     _, place, counts = np.unique(costs, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - counts / 2
     return np.asarray(ndtri(middle[place] / len(costs)))
+
+
+def step_scores(whose: Rows, times: Floats, costs: Floats, rows: Rows) -> Floats:
+    """Return the scores, within their step, of some `rows` among all looks: the trial of each, its
+    time and its least cost so far, ordered by trial, then by time.
+
+    Ranks over all steps say mostly how early a value is, and stretch tiny differences among the
+    leaders. Here a cost is compared with those of the same step: half of a score is its rank
+    (Salinas, Shen and Perrone, ICML 2020, section 4), the other half its distance from the step's
+    median, which keeps small differences small.
+
+    Who was stopped before a step is counted there, too, as if it had changed like the median of
+    those that went on: these are a selection, in which an average value would be taken for average.
+    """
+    starts = np.flatnonzero(np.append(True, whose[1:] != whose[:-1]))
+    ends = np.append(starts[1:], len(whose))
+    columns, column = np.unique(times, return_inverse=True)
+    costs = _finite(costs)
+    curves = np.stack(
+        [np.interp(columns, times[a:b], costs[a:b]) for a, b in zip(starts, ends, strict=True)]
+    )
+    last = column[ends - 1]
+    for step in range(1, curves.shape[1]):
+        reached = last >= step
+        change = np.median(curves[reached, step] - curves[reached, step - 1])
+        curves[~reached, step] = curves[~reached, step - 1] + change
+    at, mine = column[rows], costs[rows]
+    return np.asarray((_ranks(curves, at, mine) + _distances(curves, at, mine)) / 2)
+
+
+def _finite(costs: Floats) -> Floats:
+    """Return costs with NaN and infinite ones as the worst or best that is finite."""
+    finite = costs[np.isfinite(costs)]
+    if not len(finite):
+        return np.zeros_like(costs)
+    costs = np.where(np.isnan(costs), np.inf, costs)
+    return np.asarray(np.clip(costs, finite.min(), finite.max()))
+
+
+def _ranks(curves: Floats, at: Rows, costs: Floats) -> Floats:
+    """Return normal scores by rank within the step."""
+    count, theirs = len(curves), curves[:, at]
+    better = (theirs < costs).sum(axis=0) + (theirs == costs).sum(axis=0) / 2
+    return np.asarray(ndtri(np.clip(better / count, 0.5 / count, 1 - 0.5 / count)))
+
+
+def _distances(curves: Floats, at: Rows, costs: Floats) -> Floats:
+    """Return distances from the median of each step, in widths of its better half."""
+    low, middle, high = np.quantile(curves, [0.16, 0.5, 0.84], axis=0)
+    width = np.maximum(np.maximum(middle - low, _LEAST_WIDTH * (high - low)), 1e-12)
+    return np.asarray(np.clip((costs - middle[at]) / width[at], _BEST, _WORST))
 
 
 def _chosen(whose: Rows, times: Floats, costs: Floats, most: int) -> Rows:

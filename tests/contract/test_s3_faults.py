@@ -20,7 +20,7 @@ from regrow.infra.stores.s3 import S3Store
 from regrow.infra.stores.s3_session import BucketAddress, Patience
 from regrow.tasks.ports.store import Exists, Missing, Store, Unavailable
 from tests.contract.behind_proxy import OPERATIONS, QUICK, at, large, small
-from tests.contract.s3_proxy import Harm, Proxy
+from tests.contract.s3_proxy import Harm, Proxy, Where
 
 HASTY = Patience(connect=1.0, read=1.0, tries=2, base=0.02, cap=0.2, total=60.0)
 
@@ -166,11 +166,33 @@ def test_a_key_that_another_took_is_not_claimed_though_answers_were_lost(
         OPERATIONS[operation](store, tmp_path)
 
 
-def test_an_upload_that_vanished_is_begun_anew(proxy: Proxy, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "query"), [("PUT", "partNumber"), ("POST", "uploadId")])
+def test_an_upload_that_vanished_is_the_callers_turn(
+    proxy: Proxy, tmp_path: Path, method: str, query: str
+) -> None:
+    store, file = at(proxy), large(tmp_path)
+    proxy.harm((404, "NoSuchUpload"), times=1, method=method, query=query)
+    with pytest.raises(Unavailable, match="its upload vanished"):
+        store.create("large", file)
+    store.create("large", file)
+    assert store.read("large") == file.read_bytes()
+
+
+def test_an_object_that_is_deleted_while_it_is_fetched_is_the_callers_turn(
+    proxy: Proxy, tmp_path: Path
+) -> None:
     store = at(proxy)
-    proxy.harm((404, "NoSuchUpload"), times=1, method="POST", query="uploadId")
     store.create("large", large(tmp_path))
-    assert store.read("large") == (tmp_path / "large").read_bytes()
+    begun = proxy.hold("GET", "/large", Where.AFTER)
+    with ThreadPoolExecutor(1) as pool:
+        fetching = pool.submit(store.fetch, "large", tmp_path / "fetched")
+        assert begun.came.wait(60.0)
+        store.delete(["large"])
+        begun.release()
+        with pytest.raises(Unavailable, match="deleted or replaced while it was read"):
+            fetching.result()
+    with pytest.raises(Missing):
+        store.fetch("large", tmp_path / "fetched")
 
 
 # ---- nothing hangs

@@ -20,8 +20,8 @@ from regrow.infra.clusters.clouds.fleet_engine import described
 from regrow.infra.clusters.cluster_file import read_cluster, schema
 from regrow.infra.clusters.description import Aws, Cluster, Ssh, Workers
 from regrow.infra.clusters.folder import variables
-from regrow.infra.clusters.machines import Remote
 from regrow.infra.clusters.prices import Prices
+from regrow.infra.clusters.ssh import Remote
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec

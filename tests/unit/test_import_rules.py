@@ -137,7 +137,6 @@ HEAVY_ALLOWED = {
     "regrow.search.samplers.optuna_private",
     "regrow.search.samplers.optuna_study_model",
     "regrow.search.samplers.tpe_axes",
-    "regrow.search.samplers.tpe_density",
     "regrow.search.samplers.tpe_model",
 }
 """The adapters themselves: imported only inside of the functions that need them. So are all modules

@@ -20,8 +20,12 @@ from regrow.search.samplers import make
 from regrow.search.samplers.acquisition import CubePoints, largest_improvement
 from regrow.search.samplers.base import Result, Watching
 from regrow.search.samplers.cube import modelled, position
-from regrow.search.samplers.mobster_model import MOST_SEEN, MobsterModel, normal_scores
-from regrow.search.samplers.step_scores import step_scores
+from regrow.search.samplers.mobster_model import (
+    MOST_SEEN,
+    MobsterModel,
+    normal_scores,
+    step_scores,
+)
 from regrow.search.space import Space
 from tests.unit.mixed_space import LINE, MIXED, loss, setting
 from tests.unit.replaying import Replayed, best, on_paper, seed_of

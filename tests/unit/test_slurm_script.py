@@ -14,9 +14,8 @@ import pytest
 from regrow.flows.agents import AgentRun, RunRequest, in_words
 from regrow.infra.clusters.agents import Agent, AgentWork
 from regrow.infra.clusters.description import Cluster, Slurm
-from regrow.infra.clusters.slurm import SlurmEngine, script
+from regrow.infra.clusters.slurm import SlurmEngine, job_ends, script
 from regrow.infra.log.log import Log
-from regrow.infra.machine.walltime import ends
 from regrow.infra.state.experiments import retry_requested
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
@@ -141,9 +140,9 @@ def test_without_further_keys_this_installation_runs_and_slurm_tells_the_time_li
     text = written(parsed(python="/opt/venv/bin/python"))
     assert "\n/opt/venv/bin/python -m regrow join '/home/me/my work/sweep.yaml'" in text
     assert "--signal=B:USR1@120\n" in text
-    assert ends({"SLURM_JOB_ID": "1", "SLURM_JOB_END_TIME": "1900000000"}) == 1900000000.0
-    assert ends({}) is None
-    assert ends({"SLURM_JOB_ID": "1", "PATH": "/nowhere"}) is None
+    assert job_ends({"SLURM_JOB_ID": "1", "SLURM_JOB_END_TIME": "1900000000"}) == 1900000000.0
+    assert job_ends({}) is None
+    assert job_ends({"SLURM_JOB_ID": "1", "PATH": "/nowhere"}) is None
 
 
 def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +156,7 @@ def test_a_machine_without_slurm_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     )
     places = Places.at(str(tmp_path / "state"))
     order = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places)
-    with pytest.raises(UserError, match=r"no command sbatch here: .* login node; `regrow cluster"):
+    with pytest.raises(UserError, match=r"no command sbatch here; .* login node; `regrow cluster"):
         run.submit(order)
     assert slurm.submissions() == []
     typed = "regrow run a.yaml --on slurm.yaml"

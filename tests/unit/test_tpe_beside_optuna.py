@@ -22,8 +22,8 @@ from optuna.samplers._tpe.sampler import _split_trials, default_weights
 
 from regrow.search.mode import Mode
 from regrow.search.samplers.base import Result, TrialStatus
-from regrow.search.samplers.tpe_density import FastDensity, log_mass
 from regrow.search.samplers.tpe_history import TpeHistory
+from regrow.search.samplers.tpe_model import FastDensity, log_mass
 from tests.unit.sampling import SPACE, loss, make, seed_of
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from urllib.parse import quote
 import requests
 
 from regrow.infra.machine import supervised
+from regrow.infra.machine.commands import run
 from regrow.tasks.errors import RegrowError, UserError
 
 Json = dict[str, Any]
@@ -21,10 +21,7 @@ WAIT_SECONDS, TICK = 900.0, 2.0
 
 def output_of(words: Sequence[str], hint: str) -> str:
     """Return what a cloud's command prints. Raises UserError if it is missing, or refuses."""
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise UserError(f"there is no command {words[0]} here; {hint}") from None
+    done = run(words, seconds=None, hint=hint)
     if done.returncode != 0:
         message = " ".join(done.stderr.split()[-60:])
         raise UserError(f"`{' '.join(words)}` failed: {message}; {hint}")

@@ -79,7 +79,7 @@ class JobsEngine:
         if values := variables(self.cluster, os.environ):
             data = {name: value.encode() for name, value in values.items()}
             objects.insert(0, manifests.secret(self.cluster, "env", data))
-        self._kubectl.apply(manifests.written(objects))
+        self._kubectl.apply(manifests.written(objects).decode())
         names = ", ".join(f"{self.cluster.name}-{group.name}" for group in self.cluster.workers)
         say(f"made Job {names} of agents in namespace {self.cluster.namespace}")
         return Submission(experiment=work.experiment, state=work.state, t=time.time())
@@ -150,7 +150,7 @@ class JobsEngine:
     def _printed(self, pod: Json) -> list[str]:
         """Return the last lines of a pod's output; empty if it has none yet."""
         done = self._kubectl.attempt("logs", pod["metadata"]["name"], "--tail=20")
-        return done.stdout.decode(errors="replace").splitlines()
+        return done.stdout.splitlines()
 
     def _delete(self, kinds: str) -> None:
         self._kubectl.run(
@@ -160,7 +160,7 @@ class JobsEngine:
             "--ignore-not-found",
             "--wait",
             "--cascade=foreground",
-            timeout=_DOWN_SECONDS,
+            seconds=_DOWN_SECONDS,
         )
 
     def _left(self) -> list[str]:

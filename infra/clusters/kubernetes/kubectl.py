@@ -7,6 +7,7 @@ import re
 import subprocess
 from typing import Any
 
+from regrow.infra.machine.commands import run
 from regrow.tasks.errors import RegrowError, UserError
 
 Json = dict[str, Any]
@@ -37,33 +38,25 @@ class Kubectl:
         context = (f"--context={self.context}",) if self.context else ()
         return [self.program, *context, f"--namespace={self.namespace}", *words]
 
-    def run(self, *words: str, stdin: bytes = b"", timeout: float | None = _SECONDS) -> bytes:
+    def run(self, *words: str, given: str = "", seconds: float | None = _SECONDS) -> str:
         """Run kubectl and return its output."""
-        done = self.attempt(*words, stdin=stdin, timeout=timeout)
+        done = self.attempt(*words, given=given, seconds=seconds)
         if done.returncode:
-            raise self.failure(done.stderr.decode(errors="replace"))
+            raise self.failure(done.stderr)
         return done.stdout
 
     def attempt(
-        self, *words: str, stdin: bytes = b"", timeout: float | None = None
-    ) -> subprocess.CompletedProcess[bytes]:
+        self, *words: str, given: str = "", seconds: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run kubectl and return the result, whatever its exit code."""
-        try:
-            return subprocess.run(
-                self.words(*words), input=stdin, capture_output=True, check=False, timeout=timeout
-            )
-        except FileNotFoundError:
-            raise UserError(
-                f"there is no command {self.program} here; install it:"
-                " https://kubernetes.io/docs/tasks/tools/"
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise RegrowError(f"{self._there()} did not answer within {timeout:g} s") from None
+        hint = "install it: https://kubernetes.io/docs/tasks/tools/"
+        words = tuple(self.words(*words))
+        return run(words, seconds=seconds, hint=hint, who=self._there(), given=given)
 
-    def apply(self, objects: bytes) -> None:
+    def apply(self, objects: str) -> None:
         """Create or update objects, passed by stdin: secrets are never in a command line."""
         how = ("--server-side", "--force-conflicts", "--field-manager=regrow")
-        self.run("apply", *how, "--filename=-", stdin=objects)
+        self.run("apply", *how, "--filename=-", given=objects)
 
     def listed(self, kinds: str, selector: str) -> list[Json]:
         """Return the objects of these kinds (separated by commas) that a label selector finds."""

@@ -15,9 +15,8 @@ if find_spec("torch") is None:
 from regrow.integrations.torch.data import Parts, Sharded, shard
 from regrow.integrations.torch.group import device, leave
 from regrow.integrations.torch.models import prepare
-from regrow.integrations.torch.state import State
+from regrow.integrations.torch.state import State, export
 from regrow.integrations.torch.turns import Accumulation, accumulate, accumulation
-from regrow.integrations.torch.whole import export
 
 __all__ = [
     "Accumulation",

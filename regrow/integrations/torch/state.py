@@ -17,7 +17,7 @@ from regrow.integrations.torch.plain import check, plain, restored
 from regrow.tasks.errors import UserError
 
 VERSION = 1
-ABOUT, OBJECTS, _RANKS = "@saved", "@objects", "@rank"
+_ABOUT, _OBJECTS, _RANKS = "@saved", "@objects", "@rank"
 """Keys beside the parts, whose names are identifiers: the save, and each rank's generators."""
 _WAYS = ("state_dict", "load_state_dict")
 _SHOWN = 3
@@ -105,8 +105,8 @@ class State:
         if first:
             parts = sorted([*objects, *self._generators])
             about = {"version": VERSION, "ranks": here.size, "parts": parts}
-            files[ABOUT] = (about,)  # in a tuple, which is saved unchanged
-            files[OBJECTS] = {name: (value,) for name, value in objects.items()}
+            files[_ABOUT] = (about,)  # in a tuple, which is saved unchanged
+            files[_OBJECTS] = {name: (value,) for name, value in objects.items()}
         files[_RANKS] = {str(here.rank): (generators.states(self._generators),)}
         write(files, Path(folder))
 
@@ -120,11 +120,11 @@ class State:
         """
         here = group.world()
         saved = CheckpointFolder(Path(folder))
-        if ABOUT not in saved.keys:
+        if _ABOUT not in saved.keys:
             raise UserError(
                 f"rg.torch.State: the checkpoint in {folder} was not saved by rg.torch.State"
             )
-        (about,) = saved.objects(ABOUT)
+        (about,) = saved.objects(_ABOUT)
         if about["version"] != VERSION:
             version = f"of version {about['version']}; this regrow reads {VERSION}"
             raise UserError(f"rg.torch.State: the checkpoint in {folder} is {version}")
@@ -135,7 +135,7 @@ class State:
                 f" {', '.join(about['parts'])}"
             )
         stored = [*self._models, *self._optimizers, *self._others]
-        found = saved.objects(*(f"{OBJECTS}.{name}" for name in stored))
+        found = saved.objects(*(f"{_OBJECTS}.{name}" for name in stored))
         objects = dict(zip(stored, found, strict=True))
         tensors: dict[str, torch.Tensor] = {}
         models = {name: get_model_state_dict(model) for name, model in self._models.items()}
@@ -180,6 +180,41 @@ class State:
         for at, model in found.items():
             several.add_module(at, model)
         return several
+
+
+def export(folder: Path | str, file: Path | str) -> list[str]:
+    """Write a checkpoint of `State` as one file for `torch.load(file, weights_only=True)`.
+
+    Returns the names of the parts in it. The file holds a map from them to what `load_state_dict`
+    of the models, the optimizers and the others takes: whole, also where workers had shards, and on
+    the CPU. Generators are left out. Raises UserError for a folder without such a checkpoint.
+    """
+    saved = CheckpointFolder(Path(folder))
+    if _ABOUT not in saved.keys:
+        raise UserError(f"rg.torch: the checkpoint in {folder} was not saved by rg.torch.State")
+    (about,) = saved.objects(_ABOUT)
+    names = [name for name in about["parts"] if f"{_OBJECTS}.{name}" in saved.keys]
+    objects = saved.objects(*(f"{_OBJECTS}.{name}" for name in names))
+    tensors: dict[str, torch.Tensor] = {}
+    for key in saved.keys:
+        if key.partition(".")[0] in names:
+            size, dtype = saved.tensor(key)
+            tensors[key] = torch.zeros(size, dtype=dtype)
+    saved.fill(tensors)
+    found: dict[str, Any] = {}
+    for name, rest in zip(names, objects, strict=True):
+        own = {
+            key.partition(".")[2]: tensor
+            for key, tensor in tensors.items()
+            if key.partition(".")[0] == name
+        }
+        if isinstance(rest, dict) and rest.keys() == optimizers.PACKED:
+            packed = {tuple(path): own[".".join(path)] for path in rest["tensors"]}
+            found[name] = optimizers.numbered(packed, restored(rest))
+        else:
+            found[name] = {**own, **restored(rest)} if own else restored(rest)
+    torch.save(found, file)
+    return list(found)
 
 
 def _fitting(name: str, values: dict[str, Any], saved: CheckpointFolder) -> dict[str, torch.Tensor]:
