@@ -47,7 +47,7 @@ AREAS = {
     "planner": Area(
         ("search/planning/planner.py", "search/planning/scheduling.py", "search/planning/results.py"),
         ("unit/test_planner*", "unit/test_lifecycle*", "unit/test_pauses*", "unit/test_widths*",
-         "unit/test_capacity*", "unit/test_stop_conditions*", "unit/test_wide*", "unit/test_revival*",
+         "unit/test_capacity*", "unit/test_stop_conditions*", "unit/test_wide*", "unit/test_retry_failed*",
          "unit/test_clones*", "unit/test_on_oom*", "unit/test_verify*", "unit/test_simulator*",
          "faults/test_every_pair*"),
     ),
@@ -69,7 +69,7 @@ AREAS = {
     ),
     "coordinator": Area(
         ("flows/coordinator",),
-        ("unit/test_coordinator*", "unit/test_leases*", "unit/test_relay*", "unit/test_spacing*",
+        ("unit/test_coordinator*", "unit/test_leases*", "unit/test_relay*", "unit/test_write_spacing*",
          "unit/test_refused_messages*", "unit/test_connecting*", "unit/test_capacity*",
          "unit/test_callers*", "unit/test_paused*", "unit/test_clone*", "unit/test_group_orders*",
          "unit/test_trial_and_coordinator*", "unit/test_notices*", "faults/test_handed_out*"),

@@ -32,7 +32,7 @@ from regrow.infra.state.station_record import Station
 from regrow.infra.stores.local import LocalStore
 from regrow.tasks.group.world import free_port
 from tests.system.conftest import TRAIN, Desk, await_no_process, desk_in
-from tests.system.kept_up import MODEL, SMALL, answers, standing
+from tests.system.served_models import MODEL, SMALL, answers, standing
 from tests.unit.kept import Kept
 
 T = TypeVar("T")

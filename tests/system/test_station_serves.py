@@ -21,7 +21,7 @@ from regrow.infra.state.places import Places
 from regrow.infra.state.served import ServeRecord
 from regrow.tasks.group.world import free_port
 from tests.system.conftest import Desk, await_no_process, desk_in
-from tests.system.kept_up import MODEL, SMALL, answers, standing
+from tests.system.served_models import MODEL, SMALL, answers, standing
 from tests.system.test_station import wait_for
 from tests.unit.kept import Kept
 
