@@ -192,7 +192,7 @@ def trains_on_although_rank_0_is_gone() -> AbstractContextManager[object]:
                 self._over, self._inbox = True, Forever([Ordered(RankCommand())])
                 self._changed.notify_all()
 
-    return patch.object(RankMember, "_hear", wrongly)
+    return patch.object(RankMember, "_receive_all", wrongly)
 
 
 def stops_trials_at_a_limit() -> AbstractContextManager[object]:

@@ -161,7 +161,7 @@ from tests.memory_store import MemoryStore
 
 store, most, mb = MemoryStore(), 0, 1 << 20
 if len(sys.argv) > 1:  # a file system that takes no room back
-    capture._punch = lambda handle, size: False
+    capture._free_blocks = lambda handle, size: False
     capture._MOST_BYTES = 8 * mb
 with capture.CAPTURE.on(), capture.kept_output(store, 0, 1, LogRelay(lambda lines: None)):
     for n in range(48):

@@ -395,7 +395,7 @@ def test_the_embedded_prefect_server_starts_where_few_files_may_be_open(tmp_path
         "import fcntl, resource as r, sys; r.setrlimit(r.RLIMIT_NOFILE, (256, 256));"
         # without a user, it may end before it has printed
         "user = open(sys.argv[1], 'w'); fcntl.flock(user, fcntl.LOCK_SH);"
-        "from pathlib import Path; from regrow.infra.prefect.process import Tenancy; Tenancy(Path(sys.argv[1])); print('held')"
+        "from pathlib import Path; from regrow.infra.prefect.process import ServerUsers; ServerUsers(Path(sys.argv[1])); print('held')"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "users"],

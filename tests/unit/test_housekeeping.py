@@ -191,7 +191,7 @@ def test_what_was_noted_is_shown_wherever_the_experiment_is(
     places: Places, capsys: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # see tests/system/test_housekeeping.py
-    monkeypatch.setattr("regrow.cli.keep.tell_notes", lambda places, name: None)
+    monkeypatch.setattr("regrow.cli.keep.write_notes", lambda places, name: None)
     note("kinds", "lr was\x1b[31m too high", tag=["baseline", "x"])
     note("kinds", untag=["x"])
     capsys.readouterr()
