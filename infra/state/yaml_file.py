@@ -231,6 +231,8 @@ def set_values(given: Sequence[str]) -> dict[str, Any]:
         key, equals, written = text.partition("=")
         if not equals or not all(key.split(".")):
             raise UserError(f"--set {text}: write KEY=VALUE, such as trials=40 or space.lr=0.1")
+        if not written.strip():  # as of an unset variable of a shell: YAML reads null
+            raise UserError(f"--set {text}: has no value; null removes the key, '' is empty text")
         try:
             found[key] = _loaded(written)
         except (yaml.YAMLError, RecursionError, ValueError) as error:

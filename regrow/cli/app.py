@@ -23,7 +23,7 @@ from regrow.cli.compare import compare
 from regrow.cli.estimate import estimate
 from regrow.cli.exit_codes import ExitCode
 from regrow.cli.export import export
-from regrow.cli.help import GroupedCommands
+from regrow.cli.help import Command, GroupedCommands
 from regrow.cli.join import join
 from regrow.cli.keep import cp, mv, note, rm
 from regrow.cli.logs import logs
@@ -77,6 +77,7 @@ for heading, commands in COMMANDS.items():
     for command in commands:
         app.command(
             command.__name__.rstrip("_"),
+            cls=Command,
             rich_help_panel=heading,
             context_settings=SETTINGS if command is tune else None,
         )(command)

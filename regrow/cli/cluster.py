@@ -19,7 +19,7 @@ import typer
 from regrow.cli import exit_codes, options
 from regrow.cli.console import confirm, say
 from regrow.cli.exit_codes import ExitCode
-from regrow.cli.help import GroupedCommands
+from regrow.cli.help import Command, GroupedCommands
 from regrow.cli.options import include_in_uploads, option
 from regrow.infra.state.places import AGAIN, Places
 from regrow.show.live.terminal import echo
@@ -188,7 +188,7 @@ def register_serving(what: RunRequest) -> None:
         say(line)
 
 
-@cluster.command()
+@cluster.command(cls=Command)
 def status(
     file: ClusterFile,
     as_json: Annotated[bool, option("For machines: JSON", "--json")] = False,
@@ -214,7 +214,7 @@ def status(
             echo("  ".join(filter(None, (f"  {one.name}", one.state, node, one.ran, one.reason))))
 
 
-@cluster.command()
+@cluster.command(cls=Command)
 def submit(
     file: ClusterFile,
     experiment: options.File,
@@ -241,7 +241,7 @@ def submit(
     register_serving(what)
 
 
-@cluster.command()
+@cluster.command(cls=Command)
 def attach(
     file: ClusterFile, experiment: Annotated[str, typer.Argument(help="The experiment's name")]
 ) -> None:
@@ -255,7 +255,7 @@ def attach(
     follow(run, submission, places, experiment)
 
 
-@cluster.command()
+@cluster.command(cls=Command)
 def logs(file: ClusterFile) -> None:
     """Print the last lines of what agents printed; in a cloud, of those that could not take
     part.
@@ -270,7 +270,7 @@ def logs(file: ClusterFile) -> None:
             echo(line)
 
 
-@cluster.command()
+@cluster.command(cls=Command)
 def down(file: ClusterFile, yes: options.Yes = False) -> None:
     """End the agents of a cluster with their machines, and check that nothing of it is left."""
     from regrow.flows.agents import in_words
@@ -283,14 +283,14 @@ def down(file: ClusterFile, yes: options.Yes = False) -> None:
     run.down()
 
 
-@cluster.command()
+@cluster.command(cls=Command)
 def check(file: ClusterFile) -> None:
     """Check a cluster file for mistakes, without starting anything."""
     opened(file).engine.check()
     echo(f"{file}: no mistake was found")
 
 
-@cluster.command()
+@cluster.command(cls=Command)
 def export(
     file: ClusterFile,
     experiment: Annotated[
@@ -339,7 +339,7 @@ def export(
         echo(into)
 
 
-@cluster.command()
+@cluster.command(cls=Command)
 def schema() -> None:
     """Print the JSON schema of a cluster file, for editors."""
     from regrow.infra.clusters.cluster_file import schema as published

@@ -1,10 +1,31 @@
-"""The lists of commands in `--help`: in groups, each with its whole first sentence."""
+"""What the library of the command line does otherwise here: the lists of commands in `--help`, in
+groups, each with its whole first sentence; and options that are empty.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+
+from regrow.tasks.errors import UserError
+
+
+class Command(TyperCommand):
+    """A command that refuses an option with an empty value: where a shell's variable is unset, a
+    limit would not hold, and a path would be the current folder, unseen.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises UserError for such an option."""
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in self.params:
+            value = given.get(parameter.name or "")
+            if parameter.param_type_name == "option" and (
+                "" in (value if isinstance(value, list) else [value])
+            ):
+                raise UserError(f"{parameter.opts[0]}: is empty; give a value, or leave it out")
+        return super().parse_args(ctx, args)
 
 
 class GroupedCommands(TyperGroup):

@@ -92,6 +92,8 @@ def _of_station(places: Places, part: str | None) -> None:
             f"the station of {places.root} has no part {part!r}; it has"
             f" {', '.join(files) or 'none'}"
         )
+    if not files:
+        echo(f"no station has run on {places.root}; `regrow up` starts one")
     for name, file in files.items():
         if part not in (None, name):
             continue

@@ -17,18 +17,6 @@ def option(help_text: str, *names: str, **given: Any) -> Any:
     return typer.Option(*names, help=help_text, show_default=False, **given)
 
 
-def _root(given: str | None) -> str | None:
-    """Return a state root as it was given. Raises UserError for an empty one: where a shell's
-    variable is unset, the state would go to another place, unseen.
-    """
-    if given == "":
-        raise UserError(
-            "--state: is empty; name a folder or s3://bucket/prefix, or leave it out for"
-            " $REGROW_STATE or ./.regrow"
-        )
-    return given
-
-
 Name = Annotated[str, typer.Argument(help="The experiment's name")]
 File = Annotated[Path, typer.Argument(help="The experiment's YAML file", readable=False)]
 State = Annotated[
@@ -37,7 +25,6 @@ State = Annotated[
         "Root of the durable state: a folder or s3://BUCKET/PREFIX [default: $REGROW_STATE or"
         " ./.regrow]",
         "--state",
-        callback=_root,
     ),
 ]
 Json = Annotated[bool, option("For machines: JSON on standard output", "--json")]

@@ -81,7 +81,7 @@ class History(View):
         self.widest = event.widest or event.slots
         if event.by == "driver":
             # another machine's clock may be behind: a session never begins before the last one ends
-            self._before += 0.0 if self.opened is None else self.t_last - self._t_opened
+            self._before = 0.0 if self.opened is None else self.elapsed()
             self.cut = self.t_last
             self.spending.rest(self.t_last)
             if event.agent and event.t - self.t_last <= HANDOVER_SECONDS:
@@ -449,7 +449,7 @@ class History(View):
         if self.running:
             what = "be left behind by a closed experiment"
             raise IllegalMove(min(self.running), TrialState.RUNNING, what)
-        self.closed = event
+        self.closed, self._t_closed = event, max(event.t, self.t_last)
         self.spending.rest(event.t)
 
     # ---- what the handlers share

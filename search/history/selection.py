@@ -50,11 +50,19 @@ def selected(history: History, condition: str) -> list[TrialRecord]:
     """
     if len(condition) > MOST:
         raise SpecError("--where", condition[:40] + "...", f"has over {MOST} characters", _HINT)
-    names = dict.fromkeys(_OWN)
+    metrics = {metric.name for metric in history.spec.metrics}
+    numbers = {"value", *metrics}
+    names = dict.fromkeys([*_OWN, *metrics])
     for trial in history.trials:
         names |= dict.fromkeys([*trial.config, *trial.curve.metrics(trial.step)])
     values = [_values(history, trial) for trial in history.trials]
-    parts = [_parsed(part, names, values) for part in re.split(r"\s+and\s+", condition)]
+    numbers |= {
+        key
+        for one in values
+        for key, value in one.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    parts = [_parsed(part, names, numbers) for part in re.split(r"\s+and\s+", condition)]
     return [
         trial
         for trial, its in zip(history.trials, values, strict=True)
@@ -75,7 +83,7 @@ def _values(history: History, trial: TrialRecord) -> dict[str, Any]:
     return {**metrics, **own, **trial.config}
 
 
-def _parsed(text: str, names: Mapping[str, object], values: list[dict[str, Any]]) -> _Part:
+def _parsed(text: str, names: Mapping[str, object], numbers: set[str]) -> _Part:
     form = _FORM.fullmatch(text)
     if form is None:
         raise SpecError("--where", text, "is no condition", _HINT)
@@ -83,11 +91,7 @@ def _parsed(text: str, names: Mapping[str, object], values: list[dict[str, Any]]
     if part.name not in names:
         problem = f"names {part.name!r}, which is neither a parameter nor a metric"
         raise SpecError("--where", text, problem, nearest(part.name, set(names)) or _HINT)
-    number = any(
-        isinstance(v, int | float) and not isinstance(v, bool)
-        for v in (one.get(part.name) for one in values)
-    )
-    if number:
+    if part.name in numbers:
         try:
             float(part.value)
         except ValueError:

@@ -98,7 +98,7 @@ class View:
         """Time of the last event, 0 for an empty log."""
         self.cut = 0.0
         """Time of the last event of the previous session."""
-        self._t_opened = 0.0
+        self._t_opened = self._t_closed = 0.0
         self._before = 0.0
         """Seconds of all previous sessions."""
         self._clones = Clones(self.trials)
@@ -153,8 +153,9 @@ class View:
         """Return the seconds that the experiment ran, over all its sessions, without the time
         between them. `now` (seconds since the epoch) counts if a session is running.
         """
-        until = self.t_last if self.closed or now is None else max(now, self.t_last)
-        return self._before + (until - self._t_opened)
+        until = self.t_last if now is None else max(now, self.t_last)
+        # a trial can be dropped from a closed log, days later
+        return self._before + ((self._t_closed if self.closed else until) - self._t_opened)
 
     @property
     def borrowed(self) -> dict[str, int]:

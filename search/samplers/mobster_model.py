@@ -42,6 +42,8 @@ LEADERS: Final = 5
 _BEST: Final = -4.0
 _WORST: Final = 2.0
 """Bounds of a distance from the median, in standard deviations: a diverged trial is a bad one."""
+_MOST: Final = 1e300
+"""Largest cost that is told from a larger one: differences of larger ones may exceed a float."""
 _LEAST_WIDTH: Final = 0.25
 """Least standard deviation, as a share of the distance between the quantiles of 16 and 84 %."""
 
@@ -190,12 +192,12 @@ def step_scores(whose: Rows, times: Floats, costs: Floats, rows: Rows) -> Floats
 
 
 def _finite(costs: Floats) -> Floats:
-    """Return costs with NaN and infinite ones as the worst or best that is finite."""
+    """Return costs with NaN and infinite ones as the worst or best that is finite, up to _MOST."""
     finite = costs[np.isfinite(costs)]
     if not len(finite):
         return np.zeros_like(costs)
     costs = np.where(np.isnan(costs), np.inf, costs)
-    return np.asarray(np.clip(costs, finite.min(), finite.max()))
+    return np.asarray(np.clip(costs, max(finite.min(), -_MOST), min(finite.max(), _MOST)))
 
 
 def _ranks(curves: Floats, at: Rows, costs: Floats) -> Floats:

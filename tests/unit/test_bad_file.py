@@ -154,8 +154,25 @@ def test_a_state_root_that_is_a_file_is_told(refused: Refused) -> None:
         refused("ls", "--state", "full/x")
         == f"the state root HERE/full/x cannot be used (Not a directory); {advice}"
     )
-    for command in (("run", "s.yaml"), ("ls",)):  # as of an unset variable of a shell
-        assert refused(*command, "--state", "").startswith("--state: is empty; name a folder or")
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("run", "s.yaml"), "--state"),
+        (("ls",), "--state"),
+        (("run", "s.yaml"), "--budget"),
+        (("run", "s.yaml", "--include", "x"), "--include"),
+        (("report", "x"), "--png"),  # else pictures among the files of this folder
+        (("cluster", "submit", "c.yaml", "s.yaml"), "--name"),
+    ],
+)
+def test_an_empty_option_as_of_an_unset_variable_of_a_shell_is_refused(
+    command: tuple[str, ...], option: str, refused: Refused
+) -> None:
+    Path("s.yaml").write_text(TEXT)
+    message = f"{option}: is empty; give a value, or leave it out"
+    assert refused(*command, option, "") == refused(*command, f"{option}=") == message
 
 
 # ---- from Python, and for editors

@@ -4,6 +4,7 @@ by keeping them.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,14 @@ def test_it_is_written_to_a_closed_log_which_stays_closed(places: Places) -> Non
     best = leader(run)
     now = ordered(places, "simulated", [best], "drop")
     assert now.trials[best].excluded
+    ran = run.history.elapsed()
+    assert now.elapsed() == now.elapsed(time.time()) == ran, (
+        "dropping it takes no time of the limits"
+    )
+    assert verify(read_events(store)).difference is None
+    resumed = Simulation(spec=run.spec, objective=run.objective, workers=2)
+    resumed.open(list(read_events(store)))
+    assert ran <= resumed.history.elapsed() < ran + 60.0
     assert isinstance(survey(store).last, Closed)
     assert replay(store).closed is not None
     again = ordered(places, "simulated", [best], "drop")
@@ -182,6 +191,14 @@ def test_the_log_of_a_lost_session_needs_a_session_first(places: Places) -> None
 def test_trials_are_selected_by_a_condition(condition: str, numbers: list[int]) -> None:
     run = failing(simulated(schedule="fifo"), (1, 2), (4, 3))
     assert [trial.number for trial in selected(run.history, condition)] == numbers
+
+
+@pytest.mark.parametrize("name", ["score", "value"])
+def test_the_metric_is_a_number_also_before_a_trial_has_reported_it(name: str) -> None:
+    history = simulated(schedule="fifo").open().history
+    assert selected(history, f"{name} > 0.5") == []
+    with pytest.raises(SpecError, match=f"compares {name}, which is a number"):
+        selected(history, f"{name} == high")
 
 
 @pytest.mark.parametrize(

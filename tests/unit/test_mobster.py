@@ -410,6 +410,13 @@ def test_by_step_a_value_is_compared_with_those_of_the_same_step() -> None:
     assert scored(*curves)[2] == pytest.approx([0.0, 0.0])
 
 
+def test_by_step_costs_that_a_difference_of_them_exceeds_rank_as_they_are() -> None:
+    with np.errstate(all="raise"):
+        scores = scored(*([(0.0, cost), (1.0, -cost)] for cost in (-1.7e308, 0.0, 1e9, 1.7e308)))
+    firsts = [first for first, _ in scores]
+    assert firsts == sorted(firsts)
+
+
 def test_by_step_the_average_of_those_that_got_far_is_not_taken_for_average() -> None:
     cut = [[(0.0, 10.0 + trial)] for trial in range(3, 12)]
     found = scored(*[[(0.0, 10.0 + trial), (1.0, 5.0 + trial)] for trial in range(3)], *cut)

@@ -70,7 +70,9 @@ def test_a_path_through_a_plain_value_is_refused(given: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("given", ["trials", "=3", "a..b=3", "trials=[", "trials=!!python/none x"])
+@pytest.mark.parametrize(
+    "given", ["trials", "=3", "a..b=3", "trials=[", "trials=", "trials=!!python/none x"]
+)
 def test_what_is_no_key_and_value_is_refused(given: str) -> None:
     with pytest.raises(UserError, match="--set"):
         set_values([given])

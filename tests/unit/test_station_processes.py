@@ -21,6 +21,7 @@ from regrow.infra.machine.supervised import until
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
 from regrow.tasks.process import background
+from tests.unit.exported import regrow
 from tests.unit.refusing import Refused
 
 SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
@@ -95,3 +96,8 @@ def test_an_interrupted_start_says_that_the_station_continues_to_start(
 def test_its_logs_have_no_trials(refused: Refused, given: list[object], other: str) -> None:
     line = refused("logs", "--station", *given, "--state", "state")
     assert line == f"{other} is for a trial's logs; leave it or --station out"
+
+
+def test_without_a_station_its_logs_are_not_silence(tmp_path: Path) -> None:
+    printed = regrow("logs", "--station", "--state", tmp_path)
+    assert printed.stdout.startswith(f"no station has run on {tmp_path}; `regrow up`")
