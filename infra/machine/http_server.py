@@ -12,6 +12,7 @@ import resource
 import socket
 import time
 from asyncio import BufferedProtocol
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import h11
@@ -105,9 +106,7 @@ class Connection(H11Protocol, BufferedProtocol):
         """Send status 408 if that is still possible."""
         if self.phase() == "headers" and not self.conn.trailing_data[0]:  # no request was begun
             return
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self._leave_application()
         text = b"the request did not come in time\n"
         start = h11.Response(
             status_code=408,
@@ -123,6 +122,21 @@ class Connection(H11Protocol, BufferedProtocol):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:
             return
+
+    def _leave_application(self) -> None:
+        """Drop what the application still answers."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, if that is still possible. The application may be answering the
+        beginning of it.
+        """
+        self._leave_application()
+        with suppress(h11.LocalProtocolError):
+            super().send_400_response(msg)
+        self.transport.close()
 
     def timeout_keep_alive_handler(self) -> None:
         """Do nothing on uvicorn's call: `end_if_late` handles idle connections."""

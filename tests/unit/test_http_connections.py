@@ -99,6 +99,18 @@ def test_a_connection_that_is_waited_for_ends(
     assert said.split(b" ")[1:2] == ([status] if status else [])
 
 
+@pytest.mark.parametrize("path", [b"/", b"/unread", b"/large"])
+def test_what_is_no_http_is_refused_in_silence(
+    capsys: pytest.CaptureFixture[str], server: tuple[Server, int], path: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", server[1]), timeout=20) as connection:
+        head = b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\n"
+        connection.sendall(head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n")
+        assert all_said(connection).startswith(b"HTTP/1.1 400 ")
+    server[0].should_exit = True
+    assert capsys.readouterr().err == ""
+
+
 def test_a_client_that_does_not_take_its_answer_is_let_go(server: tuple[Server, int]) -> None:
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
