@@ -8,6 +8,7 @@ which is just being sent on one is lost.
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import socket
 import time
@@ -34,6 +35,11 @@ DRAINING_SECONDS = 2.0
 SPARE_FILES = 320
 """Open files of this process that connections leave for everything else."""
 MOST_CONNECTIONS = 4096
+_LOG = logging.getLogger("regrow.http")
+"""For the errors of applications. Warnings concern requests of arbitrary clients, and would fill a
+disk or a terminal. uvicorn's own logger has the level that the import of Prefect gives it.
+"""
+_LOG.setLevel(logging.ERROR)
 
 
 class Connection(H11Protocol, BufferedProtocol):
@@ -44,6 +50,7 @@ class Connection(H11Protocol, BufferedProtocol):
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
+        self.logger = _LOG
         self._buffer = bytearray(READ_BYTES)
         self._waits_for: tuple[str, object] = ("headers", None)
         self.since = time.monotonic()
@@ -179,8 +186,6 @@ class Server(uvicorn.Server):
             given: further settings of uvicorn's.
 
         """
-        # log_level: its warnings concern requests of arbitrary clients, and would fill a disk or a
-        # terminal.
         given = {"ws": "none", "lifespan": "off", "backlog": _backlog(), **given}
         given |= {"http": connection, "log_level": "error", "access_log": False}
         given |= {"server_header": False, "proxy_headers": False}
