@@ -31,6 +31,8 @@ AGAIN_SECONDS = 30.0
 """Seconds after which an attempt retries a relay that did not answer."""
 SILENT_SECONDS = 5.0
 """Seconds within which a relay that waits for the coordinator must confirm that it is alive."""
+_connected: list[Any] = []
+"""The coordinator to which this process has a connection."""
 _TICK = 0.01
 """Seconds between two checks of a waiting coordinator."""
 
@@ -43,6 +45,14 @@ class RayCoordinatorClient:
         self._name = ""
         self._relay: Any = None
         self._again = 0.0
+
+    def connect(self) -> None:
+        """Open this process's connection to the coordinator, if that answers soon: once a
+        trainable has lowered the limit of open files, Ray opens none, and waits for ever.
+        """
+        if self._actor not in _connected:
+            _connected[:] = [self._actor]
+            ray.wait([self._actor.trouble.remote()], timeout=SILENT_SECONDS)
 
     def report(self, progress: Progress) -> Reply:
         """See CoordinatorClient. Ray resends the call if the coordinator restarts meanwhile.

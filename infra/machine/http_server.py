@@ -8,10 +8,12 @@ which is just being sent on one is lost.
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import socket
 import time
 from asyncio import BufferedProtocol
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import h11
@@ -33,6 +35,11 @@ DRAINING_SECONDS = 2.0
 SPARE_FILES = 320
 """Open files of this process that connections leave for everything else."""
 MOST_CONNECTIONS = 4096
+_LOG = logging.getLogger("regrow.http")
+"""For the errors of applications. Warnings concern requests of arbitrary clients, and would fill a
+disk or a terminal. uvicorn's own logger has the level that the import of Prefect gives it.
+"""
+_LOG.setLevel(logging.ERROR)
 
 
 class Connection(H11Protocol, BufferedProtocol):
@@ -43,6 +50,7 @@ class Connection(H11Protocol, BufferedProtocol):
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
+        self.logger = _LOG
         self._buffer = bytearray(READ_BYTES)
         self._waits_for: tuple[str, object] = ("headers", None)
         self.since = time.monotonic()
@@ -105,9 +113,7 @@ class Connection(H11Protocol, BufferedProtocol):
         """Send status 408 if that is still possible."""
         if self.phase() == "headers" and not self.conn.trailing_data[0]:  # no request was begun
             return
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self._leave_application()
         text = b"the request did not come in time\n"
         start = h11.Response(
             status_code=408,
@@ -123,6 +129,21 @@ class Connection(H11Protocol, BufferedProtocol):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:
             return
+
+    def _leave_application(self) -> None:
+        """Drop what the application still answers."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, if that is still possible. The application may be answering the
+        beginning of it.
+        """
+        self._leave_application()
+        with suppress(h11.LocalProtocolError):
+            super().send_400_response(msg)
+        self.transport.close()
 
     def timeout_keep_alive_handler(self) -> None:
         """Do nothing on uvicorn's call: `end_if_late` handles idle connections."""
@@ -165,8 +186,6 @@ class Server(uvicorn.Server):
             given: further settings of uvicorn's.
 
         """
-        # log_level: its warnings concern requests of arbitrary clients, and would fill a disk or a
-        # terminal.
         given = {"ws": "none", "lifespan": "off", "backlog": _backlog(), **given}
         given |= {"http": connection, "log_level": "error", "access_log": False}
         given |= {"server_header": False, "proxy_headers": False}

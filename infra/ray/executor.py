@@ -62,6 +62,9 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 class AttemptCoordinator(CoordinatorClient, Viewers, Protocol):
     """The coordinator's interface for attempts on any node."""
 
+    def connect(self) -> None:
+        """Open the connection, so that the trainable cannot prevent it."""
+
     def meet(self, trial: int, attempt: int, address: str = "", *, timeout: float = 0.0) -> str:
         """Return the address of an attempt's rank 0, "" if it is not known within `timeout`
         seconds. Rank 0 passes its own `address` to publish it.
@@ -214,6 +217,7 @@ def _run_here(
     shared: RayShared, assignment: Assignment, task_run: str, group: Leader | None
 ) -> ExecutionResult:
     shared.typed.take_over()
+    shared.coordinator.connect()
     carried = run_trial(
         shared, assignment, viewers=shared.coordinator, task_run=task_run, group=group
     )

@@ -63,6 +63,8 @@ class Station:
     """How often its supervisor was restarted after it had ended unexpectedly."""
     ray: str | None = None
     """Address of the user's Ray cluster, None if the station started its own."""
+    ending: bool = False
+    """Whether it was asked to end, and ends its parts."""
 
     @property
     def same_environment(self) -> bool:

@@ -215,7 +215,7 @@ def station_of(places: Places, announce: Callable[[str], None]) -> Callable[...,
     from regrow.infra.state import station_record as record
 
     station = record.find(places)
-    if station is None:
+    if station is None or station.ending:
         return None
     if (other := station.unlike(os.environ)) is not None:
         announce(

@@ -108,6 +108,7 @@ def down(
     if start.end(places):  # ends the S3 server, too, if it was started with it
         echo(f"the station of {places.root} has ended")
     elif not s3:
+        _check_readable(places)
         echo(f"no station runs on {places.root}")
     if server is not None:
         s3_server.stop(place)
@@ -124,6 +125,8 @@ def status(state: options.State = None, as_json: options.Json = False) -> None:
 
     places = Places.at(state)
     station = record.find(places)
+    if station is None:
+        _check_readable(places)
     found = None if station is None else station_status(station, places)
     if as_json:
         print(json.dumps(found))
@@ -133,7 +136,8 @@ def status(state: options.State = None, as_json: options.Json = False) -> None:
         from regrow.apps.station.triggers import aside
 
         now = time.time()
-        echo(f"station of {places.root}, up since {age(now - station.since)}")
+        ends = ", is ending" if station.ending else ""
+        echo(f"station of {places.root}, up since {age(now - station.since)}{ends}")
         columns = ("part", "state", "process", "up since", "restarts", "memory")
         table = plain_table(*columns, right=("process", "restarts", "memory"), wraps=True)
         table.header_style = "dim"
@@ -160,6 +164,14 @@ def status(state: options.State = None, as_json: options.Json = False) -> None:
         ):
             for line in lines:
                 echo(f"{mark}{line}")
+
+
+def _check_readable(places: Places) -> None:
+    """Raise UserError if the state root is a folder that cannot be read: whether a station of this
+    user runs there is unknown then.
+    """
+    if places.folder is not None:
+        places.experiments()
 
 
 def server_lines(served: Serving, now: float) -> Iterator[str]:

@@ -149,6 +149,17 @@ def test_every_attempt_has_an_outcome(place: Place, tmp_path: Path) -> None:
     assert place.outcome(last).finished[0].ended.outcome == "done"
 
 
+def test_a_trial_that_allows_itself_twenty_open_files_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, store = spec_in(tmp_path), LocalStore(tmp_path / "store")
+    lowers = "import resource\n    resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n    print"
+    (tmp_path / "work.py").write_text(WORK.replace("print", lowers).replace("FOLDER", "."))
+    monkeypatch.chdir(tmp_path)
+    with on_ray(spec, Job.of(spec, folder=str(tmp_path)), store) as place:
+        assert place.outcome(place.submit(0)).finished[0].ended.outcome == "done"
+
+
 def test_a_process_that_a_trial_has_spoiled_is_left_after_one_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -97,6 +98,19 @@ def test_a_connection_that_is_waited_for_ends(
         connection.sendall(sent)
         said = all_said(connection)
     assert said.split(b" ")[1:2] == ([status] if status else [])
+
+
+@pytest.mark.parametrize("path", [b"/", b"/unread", b"/large"])
+def test_what_is_no_http_is_refused_in_silence(
+    caplog: pytest.LogCaptureFixture, server: tuple[Server, int], path: bytes
+) -> None:
+    of_uvicorn = logging.getLogger("uvicorn.error")
+    of_uvicorn.setLevel(logging.NOTSET)  # as Prefect sets it
+    with socket.create_connection(("127.0.0.1", server[1]), timeout=20) as connection:
+        head = b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\n"
+        connection.sendall(head + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n")
+        assert all_said(connection).startswith(b"HTTP/1.1 400 ")
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
 def test_a_client_that_does_not_take_its_answer_is_let_go(server: tuple[Server, int]) -> None:

@@ -206,6 +206,15 @@ def test_only_an_input_that_was_answered_is_what_the_next_model_is_tried_with() 
     assert unanswered.answers.sample is None
 
 
+@pytest.mark.parametrize(
+    ("coding", "status"), [("gzip", 415), ("br, gzip", 415), ("Identity", 200)]
+)
+def test_a_compressed_body_is_refused_as_that(coding: str, status: int) -> None:
+    answer = Answering().post({"x": 1}, headers={"Content-Encoding": coding})
+    assert answer.status_code == status
+    assert status == 200 or coding in answer.json()["detail"]
+
+
 BIG = "x" * 100_000
 TEXT = pa.array([BIG] * 1000)
 MOST = 16 << 20

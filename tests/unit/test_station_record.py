@@ -5,10 +5,12 @@ keep.
 from __future__ import annotations
 
 import json
+import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
-from regrow.apps.station import parts
+from regrow.apps.station import parts, start
 from regrow.infra.machine import locks
 from regrow.infra.machine.private_files import read_record
 from regrow.infra.state import station_record as record
@@ -111,3 +113,25 @@ def test_a_page_that_outlived_its_supervisor_keeps_its_port(tmp_path: Path) -> N
         assert parts.ports(tmp_path)["page"] == first["page"]
     with socket.create_server(("127.0.0.1", first["page"])):
         assert parts.ports(tmp_path)["page"] != first["page"]
+
+
+def test_up_waits_for_a_station_that_is_ending(tmp_path: Path) -> None:
+    places = Places.at(str(tmp_path)).writable()
+    station = record.Station(
+        folder=record.folder_of(places),
+        pid=os.getpid(),
+        since=0.0,
+        prefix="",
+        version="",
+        prefect_api="",
+        prefect_url="",
+        mlflow_url="",
+        page_url="",
+    )
+    station.folder.mkdir()
+    lock = locks.acquire(station.folder / "station.lock")
+    assert lock is not None
+    with lock:
+        for ending, line in ((False, "runs on "), (True, "is ending; the next one starts once")):
+            replace(station, ending=ending).write()
+            assert line in next(start.start(places))

@@ -33,6 +33,19 @@ except UserError as error:
     print(error)
 """
 
+STATUS = """
+import os, sys
+import regrow.apps.station.start, regrow.apps.station.state
+from regrow.cli.station import down, status
+from regrow.tasks.errors import UserError
+os.getuid() or os.setuid(65534)  # root may read everything
+for command in (status, down):
+    try:
+        command(state=sys.argv[1])
+    except UserError as error:
+        print(error)
+"""
+
 
 @pytest.fixture
 def root() -> Iterator[Path]:
@@ -81,3 +94,13 @@ def test_another_user_sees_what_is_readable_and_is_told_the_rest(root: Path, ser
             ", where Prefect and MLflow would keep their files, cannot be written (Permission"
             " denied); name another folder in REGROW_HOME"
         )
+
+
+def test_whether_a_station_runs_on_a_root_that_cannot_be_read_is_unknown(root: Path) -> None:
+    root.chmod(0o700 if os.getuid() == 0 else 0)
+    done = subprocess.run(
+        [sys.executable, "-c", STATUS, root], capture_output=True, text=True, check=False
+    )
+    why = f"the state root {root} cannot be read (Permission denied)"
+    where = "choose another with --state or REGROW_STATE"
+    assert done.stdout.splitlines() == [f"{why}; {where}"] * 2, done.stderr

@@ -133,6 +133,9 @@ class Answers:
 
     async def _fill(self, body: Body, request: Request) -> None:
         length = request.headers.get("content-length", "")
+        coded = request.headers.get("content-encoding", "")
+        if coded.lower() not in ("", "identity"):
+            raise Refusal(415, f"Content-Encoding {coded[:MOST_LETTERS]}: send the body as it is")
         try:
             if length.isdigit() and int(length) > self.kind.max_body:
                 raise TooMuch(f"the body is larger than {self.kind.max_body} bytes")

@@ -47,7 +47,11 @@ def start(places: Places, *, s3: Path | None = None, host: str | None = None) ->
 
     """
     began, folder = time.monotonic(), record.folder_of(places.writable())
-    if (found := record.find(places)) is not None:
+    if (found := record.find(places)) is not None and found.ending:
+        yield f"the station of {places.root} is ending; the next one starts once it has ended"
+        _await_end(places, found.pid)
+        found = record.find(places)
+    if found is not None:
         yield (
             f"a station runs on {places.root} already, process {found.pid}; `regrow status` shows"
             " it"
@@ -136,14 +140,23 @@ def end(places: Places) -> bool:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
 
+    _await_end(places, pid)
+    return True
+
+
+def _await_end(places: Places, pid: int) -> None:
+    """Return once the station with this process, 0 if unknown, has ended. Raises RegrowError if it
+    does not end in time.
+    """
+    folder = record.folder_of(places)
+
     def ended() -> bool:
         return not locks.is_held(folder / "station.lock") and not (pid and is_running(pid))
 
-    if until(ended, seconds=END_SECONDS, tick=_TICK):
-        return True
-    raise RegrowError(
-        f"the station of {places.root}, process {pid}, does not end; see {folder / 'logs'}"
-    )
+    if not until(ended, seconds=END_SECONDS, tick=_TICK):
+        raise RegrowError(
+            f"the station of {places.root}, process {pid}, does not end; see {folder / 'logs'}"
+        )
 
 
 def _await(places: Places, child: subprocess.Popen[bytes], log: Path) -> Station:
@@ -164,6 +177,11 @@ def _await(places: Places, child: subprocess.Popen[bytes], log: Path) -> Station
         what="get ready",
         tick=_TICK,
     )
+    if failed and child.poll() == 0:
+        raise RegrowError(
+            f"the station of {places.root} was asked to end while it started, as by `regrow down`;"
+            " `regrow up` starts it again"
+        )
     if failed or station is None:
         raise RegrowError(
             f"the station {failed}: {last_line(log)} (see {log.parent}; `regrow down` ends it)"

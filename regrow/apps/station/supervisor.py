@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -138,15 +138,18 @@ class Supervisor:
             (self._folder / "station.json").unlink(missing_ok=True)
             restarts = killed["restarts"] + 1 if "restarts" in killed else 0
             with prefect_server.station_server(self._places.prefect_home, host=host()) as handle:
-                self._begin(handle.server, restarts)
+                station = self._begin(handle.server, restarts)
                 try:
                     self._supervise()
                 finally:
+                    with suppress(OSError):  # a full disk
+                        replace(station, ending=True).write()
                     self._end_parts()
+            (self._folder / "station.json").unlink(missing_ok=True)
         if place := os.environ.get(S3):
             s3_server.stop(Path(place))
 
-    def _begin(self, server: prefect_server.PrefectServer, restarts: int) -> None:
+    def _begin(self, server: prefect_server.PrefectServer, restarts: int) -> Station:
         """Adopt the parts that still run, and tell where the station's servers are."""
         numbers = ports(self._folder)
         at = "127.0.0.1" if (where := host()) is None else addresses.names(where)[0]
@@ -162,7 +165,7 @@ class Supervisor:
         record.write(
             self._folder / "parts.json", {one.part.name: _describe(one) for one in self._running}
         )
-        Station(
+        station = Station(
             folder=self._folder,
             pid=os.getpid(),
             since=time.time(),
@@ -175,13 +178,15 @@ class Supervisor:
             page_url=pages["page"],
             s3=os.environ.get(S3),
             ray=os.environ.get("RAY_ADDRESS") or None,
-        ).write()
+        )
+        station.write()
+        return station
 
     def _end_parts(self) -> None:
         for running in reversed(self._running):
             if running.process is not None:
                 running.process.end(grace=running.part.grace)
-        for name in ("station.json", "parts.json", "ray.json"):
+        for name in ("parts.json", "ray.json"):
             (self._folder / name).unlink(missing_ok=True)
 
     def _supervise(self) -> None:
