@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from regrow.tasks.errors import UserError
+from regrow.tasks.process.disk import leads_above
 
 INCLUDE = "REGROW_INCLUDE"
 """Variable with patterns, as in PATH, of files to send anyway. `--include` sets it."""
@@ -77,7 +78,7 @@ def confidential(folder: Path, *, packed: bool = True) -> list[str]:
     return sorted(
         path.relative_to(folder).as_posix() + "/" * os.path.isdir(path)
         for path in _found(folder, packed)
-        if _leads_above(path) or not asked_for(path)
+        if leads_above(path) or not asked_for(path)
     )
 
 
@@ -118,19 +119,11 @@ def _found(folder: Path, packed: bool) -> Iterator[Path]:
         folders[:] = sorted({*folders} - private - NEVER)
         for path in (Path(here, name) for name in folders):
             if packed and path.is_symlink():
-                if _leads_above(path) or _has_many(path):
+                if leads_above(path) or _has_many(path):
                     yield path
                 else:
                     yield from _found(path, packed)
         yield from (path for name in names if _is_private(path := Path(here, name)))
-
-
-def _leads_above(path: Path) -> bool:
-    """Return whether a link leads to a folder that it lies in, itself or by another link."""
-    if not path.is_symlink():
-        return False
-    target = os.path.realpath(path)
-    return any(os.path.realpath(folder) == target for folder in path.absolute().parents)
 
 
 def _has_many(folder: Path) -> bool:

@@ -29,7 +29,7 @@ from regrow.infra.machine.naming import UNSUPPORTED, NoSuchStep, publish
 from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Unavailable
-from regrow.tasks.process.disk import explain
+from regrow.tasks.process.disk import explain, leads_above
 
 STALE_S = 24 * 3600.0
 """Seconds after which a prepared object is removed, whose writer wrote nothing and is gone."""
@@ -355,13 +355,9 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
         return
     for entry in entries:
         key = f"{prefix}/{entry.name}" if prefix else entry.name
-        # Follows links, as to a larger disk; a link to a folder above would never end.
+        # Follows links, as to a larger disk.
         if entry.is_dir():
-            if entry.name != RESERVED and not (entry.is_symlink() and _is_above(folder, entry)):
+            if entry.name != RESERVED and not leads_above(entry):
                 yield from _walk(folder / entry.name, key)
         elif entry.is_file(follow_symlinks=False):
             yield key
-
-
-def _is_above(folder: Path, entry: os.DirEntry[str]) -> bool:
-    return any(os.path.samestat(entry.stat(), above.stat()) for above in (folder, *folder.parents))

@@ -26,9 +26,9 @@ from regrow.search.samplers.base import Result
 from regrow.search.samplers.result_rules import sampled
 from regrow.search.schedulers.base import FINAL
 from regrow.search.space.domains import Constant, Grid, Json
-from regrow.search.space.expected import expected_trials
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
+from regrow.search.spec.auto import expected_trials
 from regrow.search.spec.parts import WarmStart
 
 MOST_TRIALS: Final = 60

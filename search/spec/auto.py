@@ -15,13 +15,16 @@ from regrow.search.options import AUTO, Named, chosen
 from regrow.search.samplers.cube import modelled
 from regrow.search.samplers.grid import Cells
 from regrow.search.space.domains import Grid
-from regrow.search.space.expected import expected_trials
 from regrow.search.space.setting import Setting
 
 MOST_TRIALS = 2000
 """Most trials for a Gaussian process over all of their curves: then a proposal is slow."""
 MOST_DIMENSIONS = 40
 """Most dimensions for a Gaussian process: then distances in the unit cube mean little."""
+EARLY = 4
+"""Trials that take the steps of a full training, where a schedule ends the worse ones early: 3 to 5
+with "hyperband" under the guard and 52 steps.
+"""
 ETA = 3
 """HyperBand's reduction factor."""
 MOST_HALVINGS = 4
@@ -68,6 +71,16 @@ def choose(
     return SearchChoice(
         search=search, schedule=schedule, why={"search": because, "schedule": reason}
     )
+
+
+def expected_trials(setting: Setting, *, early: bool = False) -> int | None:
+    """Return the number of trials to be expected, None if nothing limits it. `early`: trials of a
+    budget are ended early, so that there are EARLY times as many as it has trainings.
+    """
+    if setting.trainings is None:
+        return setting.trials
+    found = max(1, int(setting.trainings * (EARLY if early else 1)))
+    return found if setting.trials is None else min(setting.trials, found)
 
 
 def check(search: Named, schedule: Named) -> None:

@@ -38,7 +38,7 @@ from regrow.tasks.checkpoint.manifests import (
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Store, created
 from regrow.tasks.ports.uploads import CheckpointFile, CheckpointPart
-from regrow.tasks.process.disk import file_states
+from regrow.tasks.process.disk import file_states, leads_above
 
 PARALLEL = 16
 """Blobs transferred at a time."""
@@ -356,7 +356,7 @@ def contents(folder: Path) -> tuple[list[str], list[str]]:
     folders: list[str] = []
     top = folder.resolve(strict=True)
 
-    def walk(at: Path, path: str, above: tuple[Path, ...]) -> None:
+    def walk(at: Path, path: str) -> None:
         try:
             names = sorted(os.listdir(at))
         except PermissionError:
@@ -377,12 +377,12 @@ def contents(folder: Path) -> tuple[list[str], list[str]]:
                 files.append(below)
             elif not stat.S_ISDIR(mode):
                 raise _refused(f"{below!r} is neither a file nor a folder; don't save it")
-            elif real in above:
+            elif leads_above(folder / below):
                 raise _refused(f"{below!r} is a link to a folder that it lies in")
             else:
-                walk(real, below, (*above, real))
+                walk(real, below)
 
-    walk(top, "", (top,))
+    walk(top, "")
     for path in [*files, *folders]:
         try:
             path.encode()

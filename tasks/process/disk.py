@@ -65,6 +65,14 @@ def file_states(folder: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
+def leads_above(path: Path | os.DirEntry[str]) -> bool:
+    """Return whether a path is a link to a folder that it lies in, itself or by another link."""
+    if not path.is_symlink():
+        return False
+    target = os.path.realpath(path)
+    return any(os.path.realpath(folder) == target for folder in Path(path).absolute().parents)
+
+
 def size(count: int) -> str:
     """Format bytes for people: 12 MB."""
     amount, unit = float(count), "bytes"

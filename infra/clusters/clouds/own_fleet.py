@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from regrow.infra.machine.commands import run
 from regrow.search.planning.sizes import Group
 from regrow.tasks.errors import RegrowError
 
@@ -51,14 +51,12 @@ class OwnFleet:
         # Without the user's variables: the machine's own rights are meant, and its own Python.
         plain = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         try:
-            done = subprocess.run(
-                command, env=plain, capture_output=True, text=True, check=True, timeout=120.0
-            )
-        except subprocess.CalledProcessError as error:
-            lines = (error.stderr or "").strip().splitlines() or ["it said nothing"]
-            raise RegrowError(f"the cloud: {lines[-1]}") from None
-        except (OSError, subprocess.TimeoutExpired) as error:
+            done = run(command, seconds=120.0, who="the cloud", env=plain)
+        except OSError as error:
             raise RegrowError(f"the cloud: {error}") from None
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["it said nothing"]
+            raise RegrowError(f"the cloud: {lines[-1]}")
         return done.stdout
 
 

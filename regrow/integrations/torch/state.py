@@ -119,15 +119,7 @@ class State:
         and for parts that are missing or have other shapes.
         """
         here = group.world()
-        saved = CheckpointFolder(Path(folder))
-        if _ABOUT not in saved.keys:
-            raise UserError(
-                f"rg.torch.State: the checkpoint in {folder} was not saved by rg.torch.State"
-            )
-        (about,) = saved.objects(_ABOUT)
-        if about["version"] != VERSION:
-            version = f"of version {about['version']}; this regrow reads {VERSION}"
-            raise UserError(f"rg.torch.State: the checkpoint in {folder} is {version}")
+        saved, about = _opened(folder)
         wanted = [*self._models, *self._optimizers, *self._others, *self._generators]
         if missing := [name for name in wanted if name not in about["parts"]]:
             raise UserError(
@@ -189,10 +181,7 @@ def export(folder: Path | str, file: Path | str) -> list[str]:
     of the models, the optimizers and the others takes: whole, also where workers had shards, and on
     the CPU. Generators are left out. Raises UserError for a folder without such a checkpoint.
     """
-    saved = CheckpointFolder(Path(folder))
-    if _ABOUT not in saved.keys:
-        raise UserError(f"rg.torch: the checkpoint in {folder} was not saved by rg.torch.State")
-    (about,) = saved.objects(_ABOUT)
+    saved, about = _opened(folder)
     names = [name for name in about["parts"] if f"{_OBJECTS}.{name}" in saved.keys]
     objects = saved.objects(*(f"{_OBJECTS}.{name}" for name in names))
     tensors: dict[str, torch.Tensor] = {}
@@ -215,6 +204,20 @@ def export(folder: Path | str, file: Path | str) -> list[str]:
             found[name] = {**own, **restored(rest)} if own else restored(rest)
     torch.save(found, file)
     return list(found)
+
+
+def _opened(folder: Path | str) -> tuple[CheckpointFolder, dict[str, Any]]:
+    """Return a checkpoint of `State`, and what it says of itself. Raises UserError for others."""
+    saved = CheckpointFolder(Path(folder))
+    if _ABOUT not in saved.keys:
+        raise UserError(
+            f"rg.torch.State: the checkpoint in {folder} was not saved by rg.torch.State"
+        )
+    (about,) = saved.objects(_ABOUT)
+    if about["version"] != VERSION:
+        version = f"of version {about['version']}; this regrow reads {VERSION}"
+        raise UserError(f"rg.torch.State: the checkpoint in {folder} is {version}")
+    return saved, about
 
 
 def _fitting(name: str, values: dict[str, Any], saved: CheckpointFolder) -> dict[str, torch.Tensor]:

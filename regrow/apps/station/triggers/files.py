@@ -24,6 +24,7 @@ from regrow.apps.station.triggers.payloads import is_unicode
 from regrow.apps.station.triggers.trigger import GIVEN, Step, since
 from regrow.infra.stores.s3 import in_bucket, is_s3
 from regrow.tasks.errors import UserError
+from regrow.tasks.process.disk import leads_above
 
 SETTLE_SECONDS = 60.0
 """How long no new file may change, if the schedule does not set it."""
@@ -142,7 +143,7 @@ def _files(pattern: str) -> dict[str, Found] | None:
 
 def _matches(pattern: str) -> Iterator[str]:
     """Yield the paths that match. Unlike `glob`, which goes round a link to a folder above it 40
-    times, and with two such links for years, `**` enters no folder inside of itself.
+    times, and with two such links for years, `**` follows none.
     """
     if pattern.endswith("/**"):
         pattern += "/*"
@@ -155,18 +156,20 @@ def _matches(pattern: str) -> Iterator[str]:
             yield from _matches(os.path.join(glob.escape(folder), rest))
 
 
-def _folders(top: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
-    """Yield a folder and those below it that are not hidden. `above`: marks of those above it."""
+def _folders(top: str) -> Iterator[str]:
+    """Yield a folder and those below it that are not hidden."""
     try:
-        status = os.stat(top)
         with os.scandir(top) as entries:
-            below = [one.path for one in entries if one.name[0] != "." and one.is_dir()]
+            below = [
+                one.path
+                for one in entries
+                if one.name[0] != "." and one.is_dir() and not leads_above(one)
+            ]
     except OSError:  # no folder, or one that may not be read
         return
-    if (own := (status.st_dev, status.st_ino)) not in above:
-        yield top
-        for folder in below:
-            yield from _folders(folder, above | {own})
+    yield top
+    for folder in below:
+        yield from _folders(folder)
 
 
 def _objects(pattern: str) -> dict[str, Found]:
