@@ -127,6 +127,10 @@ def test_a_folder_that_cannot_be_saved_is_the_users_error_and_names_the_entry(
         (link("."), "bad' is a link to a folder that it lies in"),
         (link(".."), "bad' is a link to a folder that it lies in"),
     ]
+    other = link("../other")
+    (other / "other").mkdir()
+    (other / "other" / "back").symlink_to("../sub")
+    cases.append((other, "'other/back/bad' is a link to a folder that it lies in"))
     folder = plant(tmp_path / "fifo", {"sub/x": text("x")})
     os.mkfifo(folder / "bad")
     cases.append((folder, "'bad' is neither a file nor a folder"))

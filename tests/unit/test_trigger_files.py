@@ -99,6 +99,7 @@ def test_a_pattern_finds_files_and_nothing_can_be_told_of_a_folder_that_is_not_t
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text("1")
     (tmp_path / "below/again").symlink_to(".")  # the same files at longer paths, without end
+    (tmp_path / "below/deep/up").symlink_to(tmp_path)
 
     def names(pattern: str) -> list[str] | None:
         there = listed(str(tmp_path / pattern))
