@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from regrow.flows.coordinator.present import NODE_LOST, SAVE_SECONDS, PresentAgents
+from regrow.infra.state.driver_lock import driving
+from regrow.infra.state.places import Places
 from regrow.search.events import Joined, Left, Opened, Place, Row
 from regrow.search.history import History
 from regrow.search.lifecycle import IllegalMove
 from regrow.show.views import agents
+from regrow.tasks.errors import UserError
 from regrow.tasks.ports.messages import Progress
+from tests.unit.exported import regrow
 from tests.unit.office import Office, began_at, offices
 from tests.unit.simulated import created
 
@@ -95,3 +100,12 @@ def test_the_leaders_are_those_of_the_sessions() -> None:
         history.apply(Joined(t=4.0, agent="b", host="h", node_id="n3.0", cpus=1.0, gpus=0.0))
     with pytest.raises(IllegalMove, match="be left by agent c"):
         history.apply(Left(t=4.0, agent="c", why=""))
+
+
+def test_to_join_does_not_end_a_driver_that_is_no_agent(unfinished_root: Path) -> None:
+    places = Places.at(str(unfinished_root)).writable()
+    (name,) = places.experiments()
+    with driving(places, name):
+        refused = regrow("join", name, "--state", unfinished_root)
+    assert isinstance(refused.exception, UserError)
+    assert f"experiment {name!r} is running already" in str(refused.exception)

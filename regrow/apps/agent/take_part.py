@@ -20,6 +20,7 @@ from regrow.infra.log.reading import replay, survey
 from regrow.infra.machine import capacity
 from regrow.infra.ray.labels import MARKET_LABEL
 from regrow.infra.state.agents import AgentMember
+from regrow.infra.state.driver_lock import already, runs
 from regrow.infra.state.experiments import prepare, request_retry, retry_requested
 from regrow.search.events import Closed
 from regrow.tasks.errors import RegrowError
@@ -100,13 +101,17 @@ def _over_before(request: Request, say: Callable[[str], None]) -> AgentEnd | Non
     differ from those of the last session. Raises UserError or SpecError for what cannot be run.
     """
     store = request.places.store(request.name)
-    last = survey(store).last
+    found = survey(store)
+    last, led = found.last, found.opened is None or found.opened.agent
+    # an agent that claims the lead would end a driver that is none, and that nobody has lost
+    if not (led or isinstance(last, Closed)) and runs(request.places, request.name):
+        raise already(request.places, request.name)
     if isinstance(last, Closed) and last.status == "stopped" and not request.stopped:
         why = f"{ended(request.name, last.status)} by its user; `--resume` continues it"
         return AgentEnd(why=why, status=last.status)
     if last is None or not (isinstance(last, Closed) or request.spec is not None):
         return None
-    found = prepare(
+    prepared = prepare(
         request.places,
         request.name,
         request.spec,
@@ -114,9 +119,9 @@ def _over_before(request: Request, say: Callable[[str], None]) -> AgentEnd | Non
         code=None,
         retry_failed=retry_requested(store, request.name),
     )
-    if found.nothing_left and isinstance(last, Closed):
+    if prepared.nothing_left and isinstance(last, Closed):
         return AgentEnd(why=ended(request.name, last.status), status=last.status)
-    for line in found.changes:
+    for line in prepared.changes:
         if not line.startswith("working_dir"):  # it may be another one on each machine
             say(f"{line}, if this agent leads")
     return None
