@@ -130,8 +130,11 @@ def _listed(outputs: Any) -> list[Any]:
     """Return the outputs as a list. Raises TypeError for what would be taken apart into something
     else than outputs: the keys of a map, the letters of a text, the names of a table's columns.
     """
-    wrong = None | bool | int | float | Mapping | set | frozenset | str | bytes
-    if isinstance(outputs, wrong) or hasattr(outputs, "columns"):
+    if (
+        isinstance(outputs, int | float | Mapping | set | frozenset | str | bytes)
+        or outputs is None
+        or hasattr(outputs, "columns")
+    ):
         what = "None" if outputs is None else f"a value of type {type(outputs).__name__}"
         raise TypeError(f"predict returned {what}; return a list, one output for each input")
     return list(outputs)
