@@ -79,7 +79,7 @@ def answer(common: Setup, doors: Listeners, count: int, choose: Choose, token: P
     scratch = Path(tempfile.mkdtemp(prefix="serve-", dir=temporary.process_temp_dir()))
     counted = scratch / "metrics"
     counted.mkdir()
-    common = structs.replace(common, metrics=str(counted), beyond=doors.host is not None)
+    common = structs.replace(common, metrics=str(counted), beyond=addresses.is_beyond(doors.host))
     replicas = Replicas(common, doors.sockets, count)
     raised: list[BaseException] = []
 
