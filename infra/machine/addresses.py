@@ -43,23 +43,32 @@ def parts_of(url: str, name: str = "") -> SplitResult:
     return parts
 
 
-def non_loopback(host: str | None) -> str | None:
-    """Return `host` if it is not a loopback address, else None. Raises UserError for what is not a
-    name or address of this machine.
+def beside_loopback(host: str | None) -> str | None:
+    """Return `host` if it is an address beside IPv4's loopback, where servers listen in any case,
+    else None. Raises UserError for what is not a name or address of this machine.
     """
     if host is None:
         return None
+    found: list[str] = []
     try:
-        kind, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        known = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        found = [str(one[4][0]).partition("%")[0] for one in known]
+        if known[0][0] == socket.AF_INET and ipaddress.ip_address(found[0]).is_loopback:
             return None
-        socket.create_server((host, 0), family=kind).close()
+        socket.create_server((host, 0), family=known[0][0]).close()
     except (OSError, UnicodeError) as error:
+        if _LOOPBACK in found:  # `localhost` where IPv6 is off
+            return None
         raise UserError(
             f"--host: {host} is no name or address of this machine ({error}); give one, or 0.0.0.0"
             " for all that it has"
         ) from None
     return host
+
+
+def is_beyond(host: str | None) -> bool:
+    """Return whether a server that listens at `host` as well has names beyond the loopback's."""
+    return host is not None and _bracketed(host) not in LOCAL_NAMES
 
 
 def listen(host: str | None, port: int) -> list[socket.socket]:

@@ -212,7 +212,7 @@ def _written(
     from regrow.infra.machine import addresses
 
     places = Places.at(state).writable()
-    return unit.write(places, Path.cwd(), host=addresses.non_loopback(host))
+    return unit.write(places, Path.cwd(), host=addresses.beside_loopback(host))
 
 
 def _start_s3(place: Path, port: int | None, *, named: bool) -> str:

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -48,6 +49,7 @@ def test_passwords_that_came_with_a_copied_root_are_not_used_and_those_of_a_root
 def test_a_file_gets_addresses_without_a_login(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
+from typing import Any, NoReturn
 from regrow.cli import ui
 from regrow.infra.state import passwords
 print(ui._link(passwords.make(Path({str(tmp_path)!r})))("page", "http://127.0.0.1:1/e/a"))
@@ -60,15 +62,37 @@ print(ui._link(passwords.make(Path({str(tmp_path)!r})))("page", "http://127.0.0.
     assert (tmp_path / "out").read_text() == "http://127.0.0.1:1/e/a\n"
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.5", None])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.5", None])
 def test_the_loopback_is_nowhere_else(host: str | None) -> None:
-    assert addresses.non_loopback(host) is None
+    assert addresses.beside_loopback(host) is None
+
+
+def test_the_other_loopback_is_listened_at_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("IPv6 is off")
+    assert addresses.beside_loopback("::1") == "::1"
+    assert not addresses.is_beyond("::1")
+    listening = addresses.listen("::1", 0)
+    assert [one.getsockname()[0] for one in listening] == ["127.0.0.1", "::1"]
+    for one in listening:
+        one.close()
+    six = (socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("::1", 0, 0, 0))
+    four = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))
+    monkeypatch.setattr(socket, "create_server", _refuses)  # IPv6 is off, but has a name
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [six, four])
+    assert addresses.beside_loopback("localhost") is None
+
+
+def _refuses(*_: Any, **__: Any) -> NoReturn:
+    raise OSError(99, "Cannot assign requested address")
 
 
 @pytest.mark.parametrize("host", ["no such host", "192.0.2.7"])
 def test_a_host_that_is_not_of_this_machine_is_refused(host: str) -> None:
     with pytest.raises(UserError, match=r"--host: .* is no name or address of this machine"):
-        addresses.non_loopback(host)
+        addresses.beside_loopback(host)
 
 
 def test_a_port_listens_on_the_loopback_and_at_the_host() -> None:

@@ -176,14 +176,27 @@ def test_a_warm_up_raises_what_the_model_does() -> None:
         Computing(Double, Path(), {"by": "no number"}, Double.Input(x=1.5))
 
 
-@pytest.mark.parametrize("returned", [{"x": 1}, "a", b"a", {1}, SimpleNamespace(columns=["x"])])
+@pytest.mark.parametrize(
+    "returned", [None, 1.5, {"x": 1}, "a", b"a", {1}, SimpleNamespace(columns=["x"])]
+)
 def test_what_is_no_list_of_outputs_is_an_error_of_the_model(returned: Any) -> None:
     class Odd(Double):
         def predict(self, inputs: list[Any]) -> Any:
             return returned
 
-    with pytest.raises(TypeError, match="return a list, one output for each input"):
+    with pytest.raises(TypeError, match=r"predict returned .*return a list, one output for each"):
         Computing(Odd, Path(), {"by": 2}, Double.Input(x=1.5))
+
+
+def test_an_input_with_which_predict_exits_fails_alone() -> None:
+    class Exits(Double):
+        def predict(self, inputs: list[Any]) -> Any:
+            return [sys.exit(3) if one.x == 13 else one.x for one in inputs]
+
+    good, bad = Double.Input(x=1), Double.Input(x=13)
+    first, wrong, last = Computing(Exits, Path(), {"by": 2}).run([good, bad, good])
+    assert (first, last) == (b"1.0", b"1.0")
+    assert isinstance(wrong, SystemExit)
 
 
 def test_a_model_is_loaded_tried_and_called_in_one_thread() -> None:

@@ -152,6 +152,8 @@ class Picky(Double):
         names: dict[str, int] = {}
 
         def model_post_init(self, _: Any) -> None:
+            if self.x == 14:
+                raise SystemExit
             if self.x == 13:
                 raise RuntimeError("this is the users own fault")
 
@@ -169,10 +171,11 @@ def test_an_answer_on_errors_is_short_whatever_was_sent() -> None:
     assert many.json()["detail"][0]["msg"].startswith("30001 values are wrong")
     long = serving.post({"x": 1, "names": {"k" * 1_000_000: "a"}})
     assert (long.status_code, len(long.content) < 1000) == (422, True)
-    assert (
-        serving.post({"x": 13}).json()["detail"]
-        == "Input raised RuntimeError; the log of the server has its traceback"
-    )
+    for wrong, raised in ((13, "RuntimeError"), (14, "SystemExit")):
+        assert (
+            serving.post({"x": wrong}).json()["detail"]
+            == f"Input raised {raised}; the log of the server has its traceback"
+        )
 
 
 def test_a_predict_that_hangs_is_answered_for() -> None:

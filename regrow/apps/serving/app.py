@@ -189,7 +189,7 @@ class Answers:
             )
         except ValidationError as error:
             raise Refusal(422, _describe_errors(error)) from None
-        except Exception as error:  # noqa: BLE001 - raised by the user's validators
+        except BaseException as error:  # noqa: BLE001 - raised by the user's validators
             _LOG.error(
                 "%s raised %s\n%s",
                 self._input.__name__,

@@ -38,7 +38,7 @@ from regrow.apps.serving.messages import (
     Wrong,
 )
 from regrow.apps.serving.served import Served
-from regrow.infra.machine.addresses import non_loopback
+from regrow.infra.machine.addresses import is_beyond
 from regrow.infra.machine.confidential import confidential, excludes, warning
 from regrow.infra.ray import cluster
 from regrow.infra.ray.private import at_version
@@ -142,7 +142,7 @@ class Deployment:
 def joined(ray: OnRay) -> bool:
     """Join the cluster, or start one; return whether it was started here. Raises RegrowError."""
     where = cluster.connect(env={})
-    if not where.local and non_loopback(ray.host) is None:
+    if not where.local and not is_beyond(ray.host):
         _LOG.info(
             "the proxies of all nodes of the cluster listen on their own loopback only; --host"
             " 0.0.0.0 opens them"

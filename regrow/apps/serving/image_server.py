@@ -18,7 +18,7 @@ from msgspec import structs
 from regrow.apps.serving.messages import Chosen, Setup
 from regrow.apps.serving.replicas import Replicas
 from regrow.apps.serving.running import Listeners, answer, token_in
-from regrow.infra.machine.addresses import non_loopback
+from regrow.infra.machine import addresses
 from regrow.tasks.errors import UserCodeError, UserError
 
 KEPT = "checkpoint.json"
@@ -52,7 +52,7 @@ def serve(folder: Path, *, host: str | None, port: int, replicas: int) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises UserError and UserCodeError if it cannot be served."""
     found = kept(folder)
     token = token_in(folder / "serve-token")
-    listeners = Listeners.open(non_loopback(host), port)
+    listeners = Listeners.open(addresses.beside_loopback(host), port)
 
     def choose(offered: Replicas, _: Path, stop: threading.Event) -> None:
         if (refused := offered.offer(found.chosen)) is not None and not stop.is_set():

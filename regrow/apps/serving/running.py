@@ -81,7 +81,9 @@ def answer(
     scratch = Path(tempfile.mkdtemp(prefix="serve-", dir=temporary.process_temp_dir()))
     counted = scratch / "metrics"
     counted.mkdir()
-    common = structs.replace(common, metrics=str(counted), beyond=listeners.host is not None)
+    common = structs.replace(
+        common, metrics=str(counted), beyond=addresses.is_beyond(listeners.host)
+    )
     replicas = Replicas(common, listeners.sockets, count)
     raised: list[BaseException] = []
 

@@ -19,7 +19,7 @@ from regrow.apps.serving.replicas import Replicas
 from regrow.apps.serving.running import LOOPBACK, Listeners, answer, token_in
 from regrow.apps.serving.series import ExperimentSeries
 from regrow.apps.serving.status import ServingStatus
-from regrow.infra.machine.addresses import non_loopback
+from regrow.infra.machine import addresses
 from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
@@ -92,7 +92,7 @@ def serve(places: Places, asked: ServeRequest, status: ServingStatus | None = No
     """Serve until SIGTERM or Ctrl-C. Raises UserError and UserCodeError if it cannot be served."""
     status = status or ServingStatus()
     _check_canary(asked)
-    host, token = non_loopback(asked.host), token_in(served.token_file(places))
+    host, token = addresses.beside_loopback(asked.host), token_in(served.token_file(places))
     if asked.series is None:
         store = None if _is_series(places, asked) else places.known(asked.name)
     else:

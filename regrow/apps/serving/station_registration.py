@@ -12,7 +12,7 @@ from pathlib import Path
 
 from regrow.apps.serving.gate import GateEvaluator
 from regrow.infra.log.reading import stream_events
-from regrow.infra.machine.addresses import non_loopback
+from regrow.infra.machine import addresses
 from regrow.infra.prefect import home
 from regrow.infra.state import served
 from regrow.infra.state.places import Places
@@ -42,7 +42,7 @@ def checked(spec: Spec, places: Places) -> list[str]:
     if serve.model is not None:
         _model(serve.model, spec.working_dir)
     try:
-        non_loopback(serve.host)
+        addresses.beside_loopback(serve.host)
     except UserError:
         hint = "give one, or 0.0.0.0 for all that it has"
         raise SpecError(

@@ -108,7 +108,7 @@ class Computing:
                     f"predict returned {len(outputs)} outputs for {len(inputs)} inputs"
                 )
             return [self._dump(output) for output in outputs]
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             if len(inputs) == 1:
                 return [error]
         return [self.run([each])[0] for each in inputs]
@@ -130,10 +130,13 @@ def _listed(outputs: Any) -> list[Any]:
     """Return the outputs as a list. Raises TypeError for what would be taken apart into something
     else than outputs: the keys of a map, the letters of a text, the names of a table's columns.
     """
-    if isinstance(outputs, Mapping | set | frozenset | str | bytes) or hasattr(outputs, "columns"):
-        raise TypeError(
-            f"predict returned a {type(outputs).__name__}; return a list, one output for each input"
-        )
+    if (
+        isinstance(outputs, int | float | Mapping | set | frozenset | str | bytes)
+        or outputs is None
+        or hasattr(outputs, "columns")
+    ):
+        what = "None" if outputs is None else f"a value of type {type(outputs).__name__}"
+        raise TypeError(f"predict returned {what}; return a list, one output for each input")
     return list(outputs)
 
 

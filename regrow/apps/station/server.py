@@ -14,7 +14,7 @@ import time
 from regrow.apps.serving.running import Listeners
 from regrow.apps.serving.serve import Count, ServeRequest, serve
 from regrow.apps.serving.status import ServingStatus
-from regrow.infra.machine.addresses import non_loopback
+from regrow.infra.machine import addresses
 from regrow.infra.state import served
 from regrow.infra.state.places import Places
 from regrow.infra.state.served import ServeRecord
@@ -87,7 +87,7 @@ def _asked(order: ServeRecord, last: int) -> ServeRequest:
 def _free(port: int, host: str | None) -> int:
     """Return the port, or 0 (any free one) if another process uses it now."""
     try:
-        Listeners.open(non_loopback(host), port).close()
+        Listeners.open(addresses.beside_loopback(host), port).close()
     except UserError:
         return 0
     return port

@@ -58,7 +58,7 @@ def start(places: Places, *, s3: Path | None = None, host: str | None = None) ->
         )
         return
     _check_prefect(places)
-    where = addresses.non_loopback(host)
+    where = addresses.beside_loopback(host)
     private_files.folder(folder)
     log = private_files.folder(folder / "logs") / "supervisor.log"
     environment = {**os.environ, **_asked(s3, where)}
@@ -76,7 +76,7 @@ def start(places: Places, *, s3: Path | None = None, host: str | None = None) ->
     took = time.monotonic() - began
     yield f"the station of {places.root} is up, after {took:.0f} s"
     yield from station.pages(passwords.make(places.services).shown)
-    if where is not None:
+    if where is not None and addresses.is_beyond(where):
         yield from _how_to_hand_on(places, station, where)
     yield "`regrow run` starts there now; `regrow status` shows it, `regrow down` ends it"
 
@@ -105,7 +105,7 @@ def _how_to_hand_on(places: Places, station: Station, where: str) -> Iterator[st
 def run_station(places: Places, *, s3: Path | None = None, host: str | None = None) -> None:
     """Run the station in this process until it is asked to end. Raises UserError if one runs."""
     _check_prefect(places)
-    put(_asked(s3, addresses.non_loopback(host)))
+    put(_asked(s3, addresses.beside_loopback(host)))
     Supervisor(places.writable()).run()
 
 
