@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -33,6 +33,7 @@ import msgspec
 
 from regrow.infra.machine.sqlite import file_of, uri_of, url_of
 from regrow.infra.mlflow.check import check
+from regrow.infra.mlflow.database import make_sure_of
 from regrow.infra.mlflow.private import ARTIFACT_ROOT, choose_experiment
 from regrow.infra.mlflow.updates import EXPERIMENT_TAG, first_line
 from regrow.tasks.errors import UserError
@@ -276,8 +277,11 @@ class _Calls:
             # An MLflow experiment that the training chose before does not exist in `scratch`.
             self.active = choose_experiment(None) if "mlflow" in sys.modules else None
             os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
+            place = url_of(self.scratch / "mlflow.db")
+            with suppress(OSError):  # then MLflow says why
+                make_sure_of(place, None)  # by itself MLflow takes a second or more of CPU
             os.environ |= {
-                "MLFLOW_TRACKING_URI": url_of(self.scratch / "mlflow.db"),
+                "MLFLOW_TRACKING_URI": place,
                 ARTIFACT_ROOT: uri_of(self.scratch / "mlflow-artifacts"),
             }
         else:
@@ -387,7 +391,7 @@ class _BeforeImport(MetaPathFinder):
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # `call` itself looks for mlflow's migrations
         self._called = False
 
     def find_spec(

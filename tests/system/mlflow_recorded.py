@@ -23,6 +23,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
 from regrow.infra.mlflow import bulk
+from regrow.infra.mlflow.database import make_sure_of
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.updates import RunUpdate, Target
 
@@ -82,6 +83,7 @@ class Server:
             "1",
         ]
         quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        make_sure_of(self.database_uri, None)  # its migrations take seconds
         with (self.folder / "server.log").open("ab") as said:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "mlflow", "server", *options],

@@ -4,7 +4,6 @@ is lost or left running.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -55,7 +54,7 @@ def garbage(trial):
     report(trial, {"score": 2.0})
 
 KINDS = {
-    "good": lambda trial: report(trial, {"score": 1.0}),
+    "good": lambda trial: report(trial, {"score": float(os.environ["MY_TOKEN"][::-1] == "2retnuh")}),
     "garbage": garbage,
     "chained": chained,
     "save": lambda trial: [trial.report({"score": 1.0}, checkpoint=save_fails) for _ in trial.steps()],
@@ -113,20 +112,21 @@ def log_of(desk: Desk, name: str) -> dict[str, bytes]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("shared_prefect")
-def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_never_overwritten(
+def test_each_fault_of_a_trainable_fails_its_own_trial_secrets_are_nowhere_and_a_damaged_log_is_never_overwritten(
     desk: Desk,
 ) -> None:
     kinds = ["good", "garbage", *WHY]
-    file = desk.write(
-        "faults",
-        train=FAULTS,
-        space={"kind": {"grid": kinds}},
-        search="grid",
-        trials=len(kinds),
-        max_steps=2,
-        retries={"error": 0},
-    )
+    given: dict[str, Any] = {
+        "train": FAULTS,  # the code itself is in the state, as a snapshot
+        "space": {"kind": {"grid": kinds}},
+        "search": "grid",
+        "trials": len(kinds),
+        "max_steps": 2,
+        "retries": {"error": 0},
+        "env": {"MY_TOKEN": None},
+    }
+    desk.environment["MY_TOKEN"] = "hunter2"
+    file = desk.write("faults", **given)
     said = desk.run("run", file)
     view = desk.show("faults")
     assert view["status"] == "finished"
@@ -148,6 +148,27 @@ def test_each_fault_of_a_trainable_fails_its_own_trial_and_a_damaged_log_is_neve
     )
     assert "exploded \\x1b[31m" in trace
     assert await_no_process(desk.folder) == []
+    assert desk.points("faults")[0]["score"] == 1.0, "the trial has the secret"
+    assert "hunter2" not in said.stdout + said.stderr
+    files = [path for path in (desk.folder / ".regrow").rglob("*") if path.is_file()]
+    assert any(path.name == "prefect.db" for path in files)
+    assert [path for path in files if b"hunter2" in path.read_bytes()] == []
+
+    # Another experiment of the same name, and a smaller one, are refused.
+    before = log_of(desk, "faults")
+    desk.write("faults", **{**given, "space": {"kind": {"grid": kinds[::-1]}}})
+    other = one_line(desk.run("run", file, expect=2))
+    assert other.startswith(f"{file}:1: space.kind.grid: [")
+    assert ": differs from the experiment 'faults' that is there already, which has [" in other
+    assert other.endswith(
+        "; give this one another name, or continue with that one: regrow resume faults"
+    )
+    desk.write("faults", **given)
+    count = len(kinds)
+    lower = f"trials: 1: experiment 'faults' has {count} already, and a total can only be raised; write {count} or more"
+    assert one_line(desk.run("run", file, "--trials", 1, expect=2)) == f"{file}:1: {lower}"
+    assert one_line(desk.run("resume", "faults", "--trials", 1, expect=2)) == lower
+    assert log_of(desk, "faults") == before
 
     # A damaged object stops every command; at the end of a log that was never closed it costs its
     # own last lines.
@@ -335,38 +356,3 @@ def test_a_place_without_permission_is_named(desk: Desk, tmp_path: Path) -> None
     )
     file.chmod(0)
     assert run("run", file) == f"{file}: cannot be read: Permission denied; check its permissions"
-
-
-def test_secrets_are_nowhere_in_the_state_and_another_experiment_of_the_same_name_is_refused(
-    desk: Desk,
-) -> None:
-    # The code itself is in the state, as a snapshot.
-    train = "import os\ndef train(trial):\n    assert os.environ['MY_TOKEN'][::-1] == '2retnuh'\n"
-    train += "    for step in trial.steps(): trial.report({'score': 1.0})\n"
-    given: dict[str, Any] = {"train": train, "trials": 2, "max_steps": 1, "env": {"MY_TOKEN": None}}
-    desk.environment["MY_TOKEN"] = "hunter2"
-    said = desk.run("run", desk.write("x", **given))
-    assert "hunter2" not in said.stdout + said.stderr
-    files = [path for path in (desk.folder / ".regrow").rglob("*") if path.is_file()]
-    assert any(path.name == "prefect.db" for path in files)
-    assert [path for path in files if b"hunter2" in path.read_bytes()] == []
-
-    before = log_of(desk, "x")
-    file = desk.write(
-        "x", **given, space={"x": {"uniform": [0.1, 2.0]}, "kind": {"choice": ["a", "b"]}}
-    )
-    assert one_line(desk.run("run", file, expect=2)) == (
-        f"{file}:1: space.x.uniform: [0.1, 2.0]: differs from the experiment 'x' that is there already, which has [0.1, 1.0]; "
-        "give this one another name, or continue with that one: regrow resume x"
-    )
-    file = desk.write("x", **given)
-    lower = (
-        "trials: 1: experiment 'x' has 2 already, and a total can only be raised; write 2 or more"
-    )
-    assert one_line(desk.run("run", file, "--trials", 1, expect=2)) == f"{file}:1: {lower}"
-    assert one_line(desk.run("resume", "x", "--trials", 1, expect=2)) == lower
-    for command in ("show", "trials", "best", "verify", "stop", "resume", "ui"):
-        line = one_line(desk.run(command, "y", expect=2))
-        assert line.startswith(f"there is no experiment 'y' in {desk.folder}/.regrow (there: x); ")
-    assert log_of(desk, "x") == before
-    assert json.loads(desk.run("show", "x", "--json").stdout)["status"] == "finished"

@@ -23,6 +23,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import fluent
 
+from regrow.infra.mlflow.database import make_sure_of
 from regrow.infra.mlflow.in_trial import Tracked, discard_mlflow_calls, own_calls
 from regrow.infra.mlflow.in_trial_runs import end_left
 from regrow.infra.mlflow.sink import MlflowSink
@@ -308,6 +309,7 @@ def test_autologging_goes_below_the_trials_run_with_its_model(
 def test_a_server_of_the_users_own_gets_what_is_logged_there(
     recorded: Recorded, tmp_path: Path, choose: bool
 ) -> None:
+    make_sure_of(f"sqlite:///{tmp_path}/own.db", None)
     mine = MlflowClient(f"sqlite:///{tmp_path}/own.db")
     try:
         with attempt(recorded, tmp_path):
@@ -324,9 +326,10 @@ def test_a_server_of_the_users_own_gets_what_is_logged_there(
     assert recorded.runs() == []
 
 
-def test_calls_in_a_module_that_is_only_looked_at_leave_nothing(
-    recorded: Recorded, tmp_path: Path
+def test_calls_in_a_module_that_is_only_looked_at_leave_nothing_and_wait_for_no_migrations(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mlflow.store.db.utils._initialize_tables", pytest.fail)
     with discard_mlflow_calls():
         mlflow.set_experiment("something")
         mlflow.set_experiment("something else")  # its id is none of ours

@@ -16,9 +16,9 @@ from threading import Thread
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
-from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
 from regrow.infra.mlflow.check import check
+from regrow.infra.mlflow.database import make_sure_of
 from regrow.infra.mlflow.sink import MlflowSink
 from regrow.infra.mlflow.updates import SinkRefused, SinkUnavailable, Target
 from regrow.tasks.errors import UserError
@@ -128,7 +128,7 @@ def test_a_database_deleted_while_it_is_recorded_to_is_written_anew(tmp_path: Pa
 
 def test_a_database_of_another_mlflow_is_refused_in_its_own_words(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    SqlAlchemyStore(uri, str(tmp_path))  # type: ignore[no-untyped-call]  # mlflow's
+    make_sure_of(uri, None)
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as db:
         db.execute("update alembic_version set version_num = '1bd49d398cd2'")
         db.commit()

@@ -40,10 +40,12 @@ class Kernel:
     ended.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         from jupyter_client.manager import start_new_kernel
 
-        self.manager, self.client = start_new_kernel(cwd=str(folder), env={**os.environ})
+        self.manager, self.client = start_new_kernel(
+            cwd=str(folder), env={**os.environ, **environment}
+        )
 
     def run(self, code: str, *, interrupt_at: str = "") -> dict[str, Any]:
         """Runs a cell; interrupts the kernel once a picture has something that matches this in
@@ -82,8 +84,8 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(tmp_path: Path) -> Iterator[Kernel]:
-    started = Kernel(tmp_path)
+def kernel(tmp_path: Path, prefect_of_session: dict[str, str]) -> Iterator[Kernel]:
+    started = Kernel(tmp_path, prefect_of_session)
     yield started
     started.close()
 

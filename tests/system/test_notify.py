@@ -22,10 +22,12 @@ from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.events import Event, Resource
 
+from regrow.infra.log.reading import read_events
 from regrow.infra.prefect import notifications
 from regrow.infra.prefect.private import reread_settings
 from regrow.infra.prefect.server import station_server
 from regrow.infra.state.places import Places
+from regrow.search.events import Opened
 from regrow.search.spec import Spec
 from tests.system.conftest import Desk
 
@@ -139,23 +141,23 @@ def happens(client: SyncPrefectClient, name: str, event: str, text: str) -> None
 
 
 def test_an_experiment_tells_that_it_started_how_it_ended_and_where_to_look(
-    desk: Desk, web: tuple[str, Received]
+    desk: Desk, places: Places, web: tuple[str, Received]
 ) -> None:
-    with station_server(Places.at(str(desk.folder / ".regrow")).writable().prefect_home) as server:
-        file = desk.write(
-            "told",
-            trials=1,
-            max_steps=1,
-            notify={"webhook": "$WEB", "events": ["started", "finished"]},
-        )
-        desk.run("run", file, WEB=web[0])
-        assert web[1].next()["subject"] == "told: started: 1 trial, up to 2 at a time"
-        told = web[1].next()
+    file = desk.write(
+        "told",
+        trials=1,
+        max_steps=1,
+        notify={"webhook": "$WEB", "events": ["started", "finished"]},
+    )
+    desk.run("run", file, "--state", places.root, WEB=web[0])
+    assert web[1].next()["subject"] == "told: started: 1 trial, up to 2 at a time"
+    told = web[1].next()
     assert told["subject"].startswith("told: finished: 1 of 1 trials ended")
     best, link = told["body"].splitlines()
     assert "best: trial 0, score" in best
-    [opened] = [event for event in desk.events("told") if event["event"] == "opened"]
-    assert link == f"{server.server.ui_url}/runs/flow-run/{opened['flow_run']}"
+    [opened] = [one for one in read_events(places.store("told")) if isinstance(one, Opened)]
+    server = os.environ["PREFECT_API_URL"].removesuffix("/api")
+    assert link == f"{server}/runs/flow-run/{opened.flow_run}"
 
 
 def test_without_a_server_that_stays_nobody_is_told_and_that_is_said(

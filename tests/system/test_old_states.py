@@ -1,5 +1,5 @@
 """An experiment that an earlier version left in the middle is brought to its end by this one, and
-by it alone.
+by it alone; and a total that is raised then leaves alone what has ended.
 
 The archives are those of `tests/unit/test_old_states.py`. Their servers' databases are not kept:
 MLflow is filled from the log.
@@ -65,6 +65,8 @@ def test_an_old_experiment_goes_on_where_it_was(old: Desk, name: str) -> None:
     total = len(after["trials"]) + 2
     old.run("resume", name, "--trials", total)  # from here on it knows where its code lies now
     check_whole(old, name, total)
+    assert [point for point in old.points(name) if point["trial"] < total - 2] == later
+    assert "finished already" in old.run("resume", name).stdout
     assert await_no_process(old.folder) == []
 
 

@@ -1,17 +1,19 @@
-"""What a trial starts on Ray finds the trial's code, its variables and its folder, wherever the
-cluster is.
+"""`regrow run` as a Ray Job: submitted with a folder of its own to a cluster, as from a laptop that
+may be closed then. What a trial starts on Ray there finds the trial's code, its variables and its
+folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from regrow.tasks.group.world import free_port
 from tests.system.conftest import Desk, await_no_process
-from tests.system.hosts import RayCluster, ray_cluster
-
-pytestmark = pytest.mark.usefixtures("shared_prefect")
+from tests.system.test_main_job import check_whole
 
 BESIDE = """
 import os
@@ -46,23 +48,14 @@ def train(trial):
     assert [answer[0] for pair in found for answer in pair] == [2, 4, 6, 8]
     here = seen(0)[1:]
     assert {answer[1:] for pair in found for answer in pair} == {here}, (found, here)
+    assert here[0] == "ours"
     for step in trial.steps():
         trial.report({"score": 1.0, "here": float(os.getcwd() == "HERE")})
 """
 
 
-@pytest.fixture
-def cluster(desk: Desk) -> Iterator[RayCluster]:
-    """A cluster of the user's own, with a head of two CPUs."""
-    with ray_cluster(desk.environment) as made:
-        made.start("head", address="127.0.0.1", cpus=2)
-        yield made
-
-
-def run_it(desk: Desk, **environment: str) -> float:
-    """Runs a trial whose code lies two folders below the one where the command is typed; whether it
-    ran in that.
-    """
+def write(desk: Desk) -> Path:
+    """A trial whose code lies two folders below the one where the command is typed."""
     folder = desk.folder / "project"
     (folder / "deep").mkdir(parents=True)
     (folder / "beside.py").write_text(BESIDE)
@@ -73,19 +66,53 @@ def run_it(desk: Desk, **environment: str) -> float:
         trials=1,
         max_steps=1,
         concurrency=1,
-        env={"WISH": "42"},
+        env={"WISH": "ours"},
         resources={"cpu": 1, "children": {"cpu": 0.5, "count": 2}},
     )
-    desk.run("run", file.rename(folder / "own.yaml"), **environment)  # type: ignore[arg-type]  # variables
-    (point,) = desk.points("own")
-    return float(point["here"])
+    return file.rename(folder / "own.yaml")
+
+
+def ray(desk: Desk, *words: object) -> str:
+    command = [sys.executable, "-m", "ray.scripts.scripts", *map(str, words)]
+    done = None
+    # the head has started, and its agent not yet
+    while done is None or "No available agent" in done.stderr:
+        done = subprocess.run(
+            command,
+            env=desk.environment,
+            cwd=desk.folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.nightly  # test_station.py has the cluster that regrow starts
 def test_on_this_machine(desk: Desk) -> None:
-    assert run_it(desk)
+    desk.run("run", write(desk))
+    assert desk.points("own")[0]["here"] == 1.0
     assert await_no_process(desk.folder) == []
 
 
-def test_on_a_cluster_of_the_users_own(desk: Desk, cluster: RayCluster) -> None:
-    assert not run_it(desk, **cluster.environment), "it is where Ray has unpacked the code"
+def test_a_job_with_a_working_dir_runs_the_experiment_of_a_folder_in_it(desk: Desk) -> None:
+    port, head = (free_port("127.0.0.1") for _ in range(2))
+    server = ("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}")
+    ray(
+        desk,
+        *("start", "--head", f"--port={head}", "--num-cpus=2", "--node-ip-address=127.0.0.1"),
+        *(*server, "--disable-usage-stats"),
+    )
+    file = write(desk)
+    said = ray(
+        desk,
+        *("job", "submit", f"--address=http://127.0.0.1:{port}", f"--working-dir={desk.folder}"),
+        '--runtime-env-json={"env_vars": {"WISH": "the job\'s"}}',
+        *("--", sys.executable, "-m", "regrow", "run", file.relative_to(desk.folder)),
+        *("--state", f"{desk.folder}/.regrow"),
+    )
+    assert "own finished: 1 of 1 trials (1 done)" in said
+    check_whole(desk, "own", 1)
+    assert desk.points("own")[0]["here"] == 0.0, "it is where Ray has unpacked the code"

@@ -16,10 +16,11 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import psutil
 import pytest
 
 from regrow.infra.machine.sqlite import is_current
@@ -96,22 +97,29 @@ def wait_until_gone(pid: int, seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def test_an_embedded_server_is_on_loopback_and_quiet_gone_after_use_and_the_same_again(
+def test_an_embedded_server_is_on_loopback_and_quiet_at_the_given_port_gone_after_use_and_the_same_again(
     tmp_path: Path,
 ) -> None:
-    with prefect_server(tmp_path / "home") as first:
+    home = tmp_path / "home"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"Port {port} .*in use.*choose another"):
+            begin(home, port=port)
+    with prefect_server(home, port=port) as first:
         assert first.embedded
-        assert first.api_url.startswith("http://127.0.0.1:")
+        assert first.api_url.startswith(f"http://127.0.0.1:{port}/")
         assert answers(first.api_url)
+        with pytest.raises(UserError, match=f"already runs on port {port}, not {port + 1}"):
+            begin(home, port=port + 1)
         with asked(first, "/") as page:
             assert b"<title>Prefect" in page.read()
-        pid = server_pid(tmp_path / "home")
+        pid = server_pid(home)
         environment = Path(f"/proc/{pid}/environ").read_text().split("\0")
         assert {"DO_NOT_TRACK=1", "PREFECT_SERVER_ANALYTICS_ENABLED=false"} <= set(environment)
         assert first.environment()["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] == "false"
         asked(first, "/api/flows/", name="kept").close()
     assert not Path(f"/proc/{pid}").exists()
-    with prefect_server(tmp_path / "home") as second, asked(second, "/api/flows/name/kept"):
+    with prefect_server(home) as second, asked(second, "/api/flows/name/kept"):
         assert second.api_url == first.api_url
 
 
@@ -124,44 +132,35 @@ def test_a_database_that_the_dump_cannot_begin_is_migrated_by_the_server(tmp_pat
     assert is_current(tmp_path / "prefect.db", "prefect", MIGRATIONS)
 
 
-def test_processes_of_one_folder_share_a_server_that_outlives_the_one_that_started_it(
+def test_processes_that_start_at_once_share_a_server_that_outlives_all_but_the_last_of_them(
     tmp_path: Path,
 ) -> None:
-    with user(tmp_path) as (starter, first_url):
-        with prefect_server(tmp_path) as server:
-            assert server.api_url == first_url
-            starter.send_signal(signal.SIGKILL)
-            starter.wait()
-            assert answers(server.api_url)
-            pid = server_pid(tmp_path)
-        wait_until_gone(pid)
-
-
-def test_a_server_that_others_use_stays_when_one_leaves_and_ends_when_the_last_is_killed(
-    tmp_path: Path,
-) -> None:
-    with user(tmp_path) as (last, url):
-        with prefect_server(tmp_path):
-            pass
-        assert answers(url)
+    with ExitStack() as stack:
+        command = [sys.executable, "-c", USER, str(tmp_path)]
+        users = {}
+        for _ in range(4):
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            users[process.pid] = process
+        (url,) = {one.stdout.readline().strip() for one in users.values() if one.stdout}
         pid = server_pid(tmp_path)
-        last.send_signal(signal.SIGKILL)
+        starter = users.pop(psutil.Process(pid).ppid())
+        starter.kill()
+        starter.wait()
+        assert answers(url)
+        _, leaves = users.popitem()
+        leaves.communicate("\n", timeout=60)
+        assert leaves.returncode == 0
+        assert answers(url)
+        with prefect_server(tmp_path) as server:
+            assert server.api_url == url
+        assert answers(url)
+        for process in users.values():
+            process.kill()
         wait_until_gone(pid)
-
-
-def test_many_processes_that_start_at_once_share_one_server(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", USER, str(tmp_path)]
-    users = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    urls = {process.stdout.readline().strip() for process in users if process.stdout}
-    pid = server_pid(tmp_path)
-    for process in users:
-        process.communicate("\n", timeout=60)
-    assert len(urls) == 1
-    assert all(process.returncode == 0 for process in users)
-    wait_until_gone(pid)
 
 
 def test_nothing_stays_behind_after_the_driver_was_killed_while_the_server_started(
@@ -175,39 +174,26 @@ def test_nothing_stays_behind_after_the_driver_was_killed_while_the_server_start
     wait_until_gone(server_pid(tmp_path))
 
 
-def test_a_record_of_a_dead_server_whose_port_another_took_is_not_believed(tmp_path: Path) -> None:
+def test_a_record_of_a_dead_server_whose_port_another_took_is_not_believed_and_a_killed_one_is_replaced_on_its_port(
+    tmp_path: Path,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         record = {"pid": os.getpid(), "port": port, "api_url": f"http://127.0.0.1:{port}/api"}
         (tmp_path / "server.json").write_text(json.dumps(record))
-        with prefect_server(tmp_path) as server:
-            assert f":{port}/" not in server.api_url
-            assert answers(server.api_url)
-
-
-def test_a_killed_server_is_replaced_on_its_port(tmp_path: Path) -> None:
-    with prefect_server(tmp_path) as first:
-        os.kill(server_pid(tmp_path), signal.SIGKILL)
-        with user(tmp_path) as (_, url):
-            assert url == first.api_url
+        with prefect_server(tmp_path) as first:
+            assert f":{port}/" not in first.api_url
             assert answers(first.api_url)
+            os.kill(server_pid(tmp_path), signal.SIGKILL)
+            with user(tmp_path) as (_, url):
+                assert url == first.api_url
+                assert answers(first.api_url)
 
 
 def test_a_server_that_fails_to_start_says_why_at_once(tmp_path: Path) -> None:
     (tmp_path / "prefect.db").mkdir()
     with pytest.raises(RegrowError, match=r"server\.log"), prefect_server(tmp_path):
         pass
-
-
-def test_a_given_port_is_used_and_a_taken_one_is_refused(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(UserError, match=f"Port {port} .*in use.*choose another"):
-            begin(tmp_path, port=port)
-    with prefect_server(tmp_path, port=port) as server:
-        assert f":{port}/" in server.api_url
-        with pytest.raises(UserError, match=f"already runs on port {port}, not {port + 1}"):
-            begin(tmp_path, port=port + 1)
 
 
 class Answering(BaseHTTPRequestHandler):

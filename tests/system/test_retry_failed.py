@@ -4,6 +4,7 @@ Prefect, in MLflow.
 
 from __future__ import annotations
 
+from tests.system import counted
 from tests.system.conftest import Desk
 from tests.system.test_main_job import check_whole, mlflow, prefect
 
@@ -23,7 +24,7 @@ FAILED = "2 of 2 trials failed: NameError: name 'factr' is not defined; after me
 
 def test_after_a_mended_mistake_failed_trials_go_on_as_further_attempts(desk: Desk) -> None:
     file = desk.write("typo", train=TYPO, trials=2, max_steps=4, checkpoint={"every_steps": 1})
-    printed = desk.run("run", file, expect=1).stdout
+    printed = counted.run(desk, "run", file, expect=1)
     assert "\nNameError: name 'factr' is not defined\n2 trials failed the same way: " in printed
     assert "typo failed: 2 of 2 trials (2 failed)" in printed
     assert printed.splitlines()[-1] == FAILED
@@ -36,7 +37,7 @@ def test_after_a_mended_mistake_failed_trials_go_on_as_further_attempts(desk: De
     assert (again[0], again[-1]) == ("typo has failed already", FAILED)
     assert desk.events("typo") == before, "nothing was changed by that"
 
-    said = desk.run("resume", "typo", "--retry-failed").stdout.splitlines()
+    said = counted.run(desk, "resume", "typo", "--retry-failed").splitlines()
     (line,) = [line for line in said if line.startswith("code: ")]
     assert line.startswith("code: work.py changed since the session of ")
     assert [line for line in said if "tried again" in line] == [

@@ -164,6 +164,7 @@ def test_the_specification_and_python_name_the_bucket_as_well_and_stop_ends_what
     sky.environment["REGROW_STATE"] = f"{state}/sub"  # for those that look
     sky.await_events("named", "reported", 2, process)
     assert sky.show("named")["status"] == "running"
+    assert "is running already" in sky.run("resume", "named", expect=2).stderr
     assert "named is stopped" in sky.run("stop", "named").stdout
     process.communicate(timeout=60)
     assert (process.returncode, sky.show("named")["status"]) == (3, "stopped")

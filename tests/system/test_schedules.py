@@ -36,7 +36,7 @@ from regrow.search.recurrence import run_name, run_seed
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
 from regrow.tasks.process.variables import within
-from tests.system.conftest import Desk
+from tests.system.conftest import Desk, desk_in
 from tests.unit.kept import Kept
 
 TRAIN = """
@@ -46,18 +46,28 @@ def train(trial):
 """
 
 
-@pytest.fixture
-def server(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefectServer]:
-    """A station's Prefect server for the desk's state root, in which this process works, too."""
-    for name in ("PREFECT_API_URL", "REGROW_STATE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(desk.folder)
-    monkeypatch.setenv("PREFECT_HOME", str(desk.folder / "prefect"))
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A desk for all tests of this module, in whose folder this process works, too."""
+    with (
+        desk_in(tmp_path_factory.mktemp("schedules")) as found,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name in ("PREFECT_API_URL", "REGROW_STATE"):
+            patch.delenv(name, raising=False)
+        patch.chdir(found.folder)
+        patch.setenv("PREFECT_HOME", str(found.folder / "prefect"))
+        yield found
+    reread_settings()
+
+
+@pytest.fixture(scope="module")
+def server(desk: Desk) -> Iterator[PrefectServer]:
+    """A station's Prefect server for the desk's state root."""
     home = Places.at(None).writable().prefect_home
     home.mkdir()
     with station_server(home) as handle:
         yield handle.server
-    reread_settings()
 
 
 def listed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -85,6 +95,37 @@ def client_of(server: PrefectServer) -> SyncPrefectClient:
     with within(server.environment()):
         reread_settings()
         return get_client(sync_client=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({}, "does not say when"),
+        ({"cron": "0 2 * *"}, "--cron: .*has no times"),
+        ({"rrule": "FREQ=SOMETIMES"}, "--rrule: .*has no times"),
+        (
+            {"cron": "0 2 * * *", "timezone": "Europe/Zurch"},
+            "--timezone: .*did you mean 'Europe/Zurich'",
+        ),
+        ({"every": "soon"}, '--every: "soon"'),
+        ({"cron": "0 2 * * *", "every": "2h"}, "--every: .*stands beside cron"),
+        ({"cron": "0 2 * * *", "each": "continue", "keep": 2}, "--keep: .*each: new"),
+        ({"on_files": ""}, '--on-files: "": is empty'),
+        ({"on_event": "*"}, '--on-event: "\\*": is also what its own runs report'),
+        ({"on_event": "prefect.*"}, "--on-event: .*write another name"),
+        ({"on_event": "prefect.artifact.updated"}, "--on-event: .*write another name"),
+        ({"on_files": "s3://bucket-alone"}, "--on-files: .*cannot be listed: .*is a bucket"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line_that_names_the_option(
+    desk: Desk, given: dict[str, Any], error: str
+) -> None:
+    file = desk.write("digits")
+    with pytest.raises((UserError, SpecError), match=error):
+        schedule(file, **given)
+    assert not (desk.folder / ".regrow/.services/prefect/server.json").exists(), (
+        "no server was started for it"
+    )
 
 
 def test_a_schedule_is_made_listed_changed_paused_and_deleted(
@@ -158,38 +199,6 @@ def test_a_schedule_is_made_listed_changed_paused_and_deleted(
         schedules(pause="digits")
 
 
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ({}, "does not say when"),
-        ({"cron": "0 2 * *"}, "--cron: .*has no times"),
-        ({"rrule": "FREQ=SOMETIMES"}, "--rrule: .*has no times"),
-        (
-            {"cron": "0 2 * * *", "timezone": "Europe/Zurch"},
-            "--timezone: .*did you mean 'Europe/Zurich'",
-        ),
-        ({"every": "soon"}, '--every: "soon"'),
-        ({"cron": "0 2 * * *", "every": "2h"}, "--every: .*stands beside cron"),
-        ({"cron": "0 2 * * *", "each": "continue", "keep": 2}, "--keep: .*each: new"),
-        ({"on_files": ""}, '--on-files: "": is empty'),
-        ({"on_event": "*"}, '--on-event: "\\*": is also what its own runs report'),
-        ({"on_event": "prefect.*"}, "--on-event: .*write another name"),
-        ({"on_event": "prefect.artifact.updated"}, "--on-event: .*write another name"),
-        ({"on_files": "s3://bucket-alone"}, "--on-files: .*cannot be listed: .*is a bucket"),
-    ],
-)
-def test_what_is_wrong_is_told_in_a_line_that_names_the_option(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], error: str
-) -> None:
-    monkeypatch.chdir(desk.folder)
-    file = desk.write("digits")
-    with pytest.raises((UserError, SpecError), match=error):
-        schedule(file, **given)
-    assert not (desk.folder / ".regrow/.services/prefect/server.json").exists(), (
-        "no server was started for it"
-    )
-
-
 def test_each_run_is_an_experiment_that_begins_with_the_last_and_old_ones_go(
     server: PrefectServer, desk: Desk
 ) -> None:
@@ -197,7 +206,7 @@ def test_each_run_is_an_experiment_that_begins_with_the_last_and_old_ones_go(
     schedule(file, hook=True, keep=1)
     places, runs = Places.at(None), [triggered(server, "etl", 1)]
     with client_of(server) as client:
-        # as its driver would; test_station_page.py has the first run of a schedule
+        # as its driver would; test_station.py has the first run of a schedule
         first = resolved(client, runs[0], places, name="etl", spec=str(file), when={"keep": 1})
         assert first.spec is not None
         assert (first.name in places.experiments(), first.spec.warm_start) == (False, ())

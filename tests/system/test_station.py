@@ -1,23 +1,27 @@
 """A station: sessions are handed over to it, it survives the loss of each of its parts, and nothing
-of it is left at its end.
+of it is left at its end. It listens beyond the loopback: nobody gets in without a password, and its
+owner's commands know it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from playwright.sync_api import Error, Page, expect
 
 from regrow.apps.serving.status import ServerStatus
 from regrow.apps.station.state import Serving
@@ -25,12 +29,14 @@ from regrow.flows import crash_report
 from regrow.flows.recording.catch_up import is_recorded
 from regrow.infra.mlflow.updates import CURSOR_TAG
 from regrow.infra.prefect.home import read_record
+from regrow.infra.state import passwords
 from regrow.infra.state import station_record as record
 from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.infra.state.station_record import Station
 from regrow.infra.stores.local import LocalStore
 from regrow.tasks.group.world import free_port
+from tests.system.browser import SCREENSHOTS, empty_page
 from tests.system.conftest import TRAIN, Desk, await_no_process, desk_in
 from tests.system.served_models import MODEL, SMALL, answers, standing
 from tests.unit.kept import Kept
@@ -66,11 +72,11 @@ def train(trial):
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """A desk with a station, which all tests of this module share; ended by them one after the
-    other they would take minutes.
-    """
+    """A desk with a station, which all tests of this module share."""
     with desk_in(tmp_path_factory.mktemp("station")) as found:
-        found.run("up")
+        said = found.run("up", "--host", "0.0.0.0").stdout
+        assert str(passwords.file_of(found.places.services)) in said
+        assert not [one for one in secrets_of(found) if one in said]
         yield found
         found.run("down")
         assert await_no_process(found.folder) == []
@@ -208,8 +214,6 @@ def test_a_script_of_ray_tunes_hands_its_session_over_too(desk: Desk) -> None:
 
 
 def test_mistakes_are_told_as_without_a_station(desk: Desk) -> None:
-    file = desk.write("mistaken", train="def other(trial): ...")
-    assert "work.py has no" in desk.run("run", file, expect=2).stderr
     file = desk.write("mistaken", train="import nothing_of_this_name\n\n\ndef train(trial): ...")
     told = desk.run("run", file, expect=2).stderr
     assert "ModuleNotFoundError" in told.splitlines()[-2]
@@ -254,7 +258,9 @@ def test_a_lost_driver_is_replaced_and_its_terminal_sees_the_end(desk: Desk) -> 
 def test_what_the_station_cannot_go_on_with_is_told_ctrl_c_ends_a_session_and_one_goes_on_without_its_terminal(
     desk: Desk,
 ) -> None:
-    file = desk.write("lacking", seconds=0.3, max_steps=60, trials=2, env={"ONLY_HERE": None})
+    hurry = desk.folder / "hurry-lacking"
+    train = TRAIN.replace("SECONDS", f"0 if Path({str(hurry)!r}).exists() else 0.3")
+    file = desk.write("lacking", train=train, max_steps=60, trials=2, env={"ONLY_HERE": None})
     running = desk.start("run", file, ONLY_HERE="1")
     desk.await_events("lacking", "saved", 2, running)
     os.kill(driver_of(desk, "lacking"), signal.SIGKILL)
@@ -283,6 +289,7 @@ def test_what_the_station_cannot_go_on_with_is_told_ctrl_c_ends_a_session_and_on
     assert running.poll() is None
     running.kill()
     running.communicate()
+    hurry.touch()
     assert await_end(desk, "lacking")["counts"]["done"] == 2
     assert {point["attempt"] for point in desk.points("lacking")} == {1, 2, 3}
 
@@ -299,6 +306,10 @@ def test_a_driver_that_is_lost_before_its_session_began_is_replaced(desk: Desk) 
     assert running.returncode == 0, said
     assert "before the session began; another one is given it" in said
     assert len(desk.show("early")["sessions"]) == 1
+    assert flow_run(desk, "early")
+    desk.run("rm", "early", "--yes")
+    asked = {"flow_runs": {"name": {"any_": ["early"]}}}
+    assert desk.prefect("POST", "flow_runs/filter", json=asked) == []
 
 
 @pytest.mark.nightly
@@ -483,16 +494,126 @@ def test_another_station_refuses_this_ones_prefect_server(desk: Desk, station: S
     assert "unset it" in told
 
 
+def secrets_of(desk: Desk) -> list[str]:
+    """What opens the doors of its servers."""
+    known = desk.passwords
+    return [known.prefect, known.mlflow, known.page, known.cookies]
+
+
+def test_others_need_a_password_and_ones_own_commands_find_it(desk: Desk, station: Station) -> None:
+    known = desk.passwords
+    for method, address, content, password in (
+        ("POST", f"{station.prefect_url}/api/flow_runs/filter", "{}", known.prefect),
+        ("GET", f"{station.page_url}/", None, known.page),
+        (
+            "POST",
+            f"{station.mlflow_url}/ajax-api/2.0/mlflow/experiments/search",
+            '{"max_results": 5}',
+            known.mlflow,
+        ),
+    ):
+        parts = urlsplit(address)
+        headers = {
+            "Content-Type": "application/json",
+            "Origin": f"{parts.scheme}://{parts.netloc}",
+        }  # as its own page asks
+        answers = [
+            httpx.request(
+                method, address, content=content, auth=auth, headers=headers, timeout=30
+            ).status_code
+            for auth in (None, ("regrow", "wrong"), ("regrow", password))
+        ]
+        assert answers == [401, 401, 200], address
+    asked = httpx.get(f"{station.prefect_url}/ui-settings", auth=("regrow", known.prefect))
+    assert asked.json()["api_url"] == "/api"
+
+    desk.run("schedule", desk.write("yearly", trials=1), "--cron", "0 2 1 1 *")
+    assert re.search(r"yearly\b", desk.run("schedules").stdout)
+
+
 def test_secrets_of_a_station_are_its_owners_alone(desk: Desk, station: Station) -> None:
-    files = [station.folder / "ray.json", *(station.folder / "drivers").iterdir()]
+    own = passwords.file_of(desk.places.services)
+    files = [own, station.folder / "ray.json", *(station.folder / "drivers").iterdir()]
     assert {file.stat().st_mode & 0o077 for file in files} == {0}
     token = json.loads((station.folder / "ray.json").read_text())["token"]
-    lines = subprocess.run(
+    told = subprocess.run(
         ["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True
     ).stdout
-    assert token not in lines
-    assert not [
-        log
-        for log in (station.folder / "logs").iterdir()
-        if token in log.read_text(errors="replace")
-    ]
+    told += "".join(log.read_text(errors="replace") for log in station.folder.glob("logs/*"))
+    told += desk.run("status", "--json").stdout
+    assert not [secret for secret in (token, *secrets_of(desk)) if secret in told]
+
+
+@pytest.fixture(scope="module")
+def browser_page(desk: Desk) -> Iterator[Page]:
+    """A browser that has opened the link to our page: by that it is logged in at Prefect's and
+    MLflow's, too.
+    """
+    said = desk.run("ui", "--no-browser").stdout
+    with empty_page(height=1000) as page:
+        page.goto(re.findall(r"page: +(\S+)", said)[0])
+        expect(page.get_by_role("heading").first).to_be_visible()
+        assert "login" not in page.url
+        yield page
+
+
+def look(page: Page, name: str) -> None:
+    with suppress(Error):  # pages that poll are never idle
+        page.wait_for_load_state("networkidle", timeout=2000)
+    page.screenshot(path=SCREENSHOTS / f"station-{name}.png")
+
+
+def await_saved(desk: Desk, name: str, count: int = 2) -> None:
+    def saved() -> bool:
+        try:
+            return len([event for event in desk.events(name) if event["event"] == "saved"]) >= count
+        except json.JSONDecodeError:  # a line that is just being written
+            return False
+
+    wait_for(saved, f"{name} saves nothing")
+
+
+def test_a_custom_run_has_the_number_of_trials_of_the_form_and_our_page_has_it_with_links_that_work(
+    desk: Desk, browser_page: Page
+) -> None:
+    hurry = desk.folder / "hurry"
+    train = TRAIN.replace("SECONDS", f"0 if Path({str(hurry)!r}).exists() else 0.5")
+    desk.run(
+        "schedule", desk.write("sized", train=train, trials=1, max_steps=200), "--every", "24h"
+    )
+    page, station = browser_page, the_station(desk)
+    known = desk.prefect("GET", "deployments/name/regrow/sized")
+    page.goto(f"{station.prefect_url}/deployments/deployment/{known['id']}/run")
+    trials = page.locator(".p-label", has=page.get_by_text(re.compile(r"^trials"))).last
+    look(page, "form")
+    trials.get_by_role("button", name="int", exact=True).click()
+    trials.locator("input").last.fill("3")
+    look(page, "form-filled")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    folder = desk.folder / ".regrow"
+    name = wait_for(lambda: next((one.name for one in folder.glob("sized-20*")), None), "no run")
+    await_saved(desk, name)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.goto(station.page_url)
+        expect(page.get_by_role("row", name=re.compile(name)).first).to_contain_text("running")
+        planned = page.locator("#planned").get_by_role("row", name=re.compile("sized"))
+        expect(planned).to_contain_text(re.compile(r"every[\s\S]*in \d+"))
+        look(page, f"ours-{scheme}")
+    page.goto(f"{station.page_url}/e/{name}")
+    look(page, "ours-live")
+    for place in ("Prefect", "MLflow"):
+        page.goto(station.page_url)
+        page.get_by_role("row", name=re.compile(f"compare {name}")).get_by_role(
+            "link", name=place
+        ).click()
+        expect(page.get_by_text("trial-0000").first).to_be_visible()
+        look(page, f"linked-{place.lower()}")
+    hurry.touch()
+    assert await_end(desk, name)["counts"]["done"] == 3
+    page.goto(f"{station.prefect_url}/deployments/deployment/{known['id']}")
+    expect(page.get_by_text(name).first).to_be_visible()
+    look(page, "deployment")
+    page.goto(f"{station.prefect_url}/runs")
+    expect(page.get_by_text(name).first).to_be_visible()
+    look(page, "runs")

@@ -1,26 +1,34 @@
-"""What people click in Prefect's page and in ours while a station is up: Retry, Cancel, Suspend,
-Resume, a custom run, links.
+"""What people click in Prefect's page while a station is up: Retry, Cancel, Suspend, Resume. A custom
+run, and what our page shows, is in test_station.py.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Error, Page, expect
+from playwright.sync_api import Page, expect
 
 from regrow.apps.station.auto_restart import SILENT
 from regrow.infra.state.passwords import USER
-from tests.system.browser import SCREENSHOTS, empty_page
-from tests.system.conftest import TRAIN, Desk, await_no_process, desk_in
-from tests.system.test_station import await_end, driver_of, flow_run, the_station, wait_for
+from tests.system.browser import SCREENSHOTS
+from tests.system.conftest import TRAIN, Desk
+from tests.system.test_station import (
+    await_end,
+    await_saved,
+    browser_page,
+    desk,
+    driver_of,
+    flow_run,
+    look,
+    the_station,
+    wait_for,
+)
+
+__all__ = ["browser_page", "desk"]
 
 SLOW: dict[str, Any] = {
     "train": TRAIN.replace("SECONDS", "0.5 if trial.attempt == 1 else 0.01"),
@@ -32,34 +40,6 @@ end.
 """
 BROKEN = "def train(trial):\n    raise ValueError('not yet')\n"
 HEALS = "regrow: a run whose driver was lost goes on"
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk_in(tmp_path_factory.mktemp("clicks")) as found:
-        found.run("up")
-        yield found
-        found.run("down")
-        assert await_no_process(found.folder) == []
-
-
-@pytest.fixture(scope="module")
-def browser_page(desk: Desk) -> Iterator[Page]:
-    """A browser that has opened the link to our page: by that it is logged in at Prefect's and
-    MLflow's, too.
-    """
-    said = desk.run("ui", "--no-browser").stdout
-    with empty_page(height=1000) as page:
-        page.goto(re.findall(r"page: +(\S+)", said)[0])
-        expect(page.get_by_role("heading").first).to_be_visible()
-        assert "login" not in page.url
-        yield page
-
-
-def look(page: Page, name: str) -> None:
-    with suppress(Error):  # pages that poll are never idle
-        page.wait_for_load_state("networkidle", timeout=2000)
-    page.screenshot(path=SCREENSHOTS / f"station-{name}.png")
 
 
 def ask(desk: Desk, method: str, path: str, **body: Any) -> Any:
@@ -130,16 +110,6 @@ def scheduled(desk: Desk, name: str) -> str:
         ),
         "no run",
     )
-
-
-def await_saved(desk: Desk, name: str, count: int = 2) -> None:
-    def saved() -> bool:
-        try:
-            return len([event for event in desk.events(name) if event["event"] == "saved"]) >= count
-        except json.JSONDecodeError:  # a line that is just being written
-            return False
-
-    wait_for(saved, f"{name} saves nothing")
 
 
 @pytest.mark.nightly  # test_station.py loses drivers, and Retry is pressed below
@@ -226,49 +196,3 @@ def test_suspend_ends_a_scheduled_run_with_a_checkpoint_and_resume_goes_on(
     click(browser_page, "Resume", "Submit")
     await_end(desk, name)
     gone_on(desk, name, before, runs=1)  # Prefect does not count what was resumed
-
-
-def test_a_custom_run_has_the_number_of_trials_of_the_form_and_our_page_has_it_with_links_that_work(
-    desk: Desk, browser_page: Page
-) -> None:
-    hurry = desk.folder / "hurry"
-    train = TRAIN.replace("SECONDS", f"0 if Path({str(hurry)!r}).exists() else 0.5")
-    desk.run(
-        "schedule", desk.write("sized", train=train, trials=1, max_steps=200), "--every", "24h"
-    )
-    page, station = browser_page, the_station(desk)
-    known = deployment(desk, "sized")
-    page.goto(f"{station.prefect_url}/deployments/deployment/{known['id']}/run")
-    trials = page.locator(".p-label", has=page.get_by_text(re.compile(r"^trials"))).last
-    look(page, "form")
-    trials.get_by_role("button", name="int", exact=True).click()
-    trials.locator("input").last.fill("3")
-    look(page, "form-filled")
-    page.get_by_role("button", name="Submit", exact=True).click()
-    folder = desk.folder / ".regrow"
-    name = wait_for(lambda: next((one.name for one in folder.glob("sized-20*")), None), "no run")
-    await_saved(desk, name)
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        page.goto(station.page_url)
-        expect(page.get_by_role("row", name=re.compile(name)).first).to_contain_text("running")
-        planned = page.locator("#planned").get_by_role("row", name=re.compile("sized"))
-        expect(planned).to_contain_text(re.compile(r"every[\s\S]*in \d+"))
-        look(page, f"ours-{scheme}")
-    page.goto(f"{station.page_url}/e/{name}")
-    look(page, "ours-live")
-    for place in ("Prefect", "MLflow"):
-        page.goto(station.page_url)
-        page.get_by_role("row", name=re.compile(f"compare {name}")).get_by_role(
-            "link", name=place
-        ).click()
-        expect(page.get_by_text("trial-0000").first).to_be_visible()
-        look(page, f"linked-{place.lower()}")
-    hurry.touch()
-    assert await_end(desk, name)["counts"]["done"] == 3
-    page.goto(f"{station.prefect_url}/deployments/deployment/{known['id']}")
-    expect(page.get_by_text(name).first).to_be_visible()
-    look(page, "deployment")
-    page.goto(f"{station.prefect_url}/runs")
-    expect(page.get_by_text(name).first).to_be_visible()
-    look(page, "runs")

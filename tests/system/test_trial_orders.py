@@ -1,6 +1,10 @@
-"""`regrow trial`: one is stopped and one dropped beside the driver, and one is run again."""
+"""Beside the driver: one is stopped and one dropped by `regrow trial`, Ctrl-C ends `regrow watch`
+alone; and one is run again.
+"""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
@@ -31,6 +35,12 @@ def test_one_is_stopped_and_one_dropped_while_it_runs_and_the_best_is_run_again(
     )
     process = desk.start("run", file, "--name", "orders", "--set", "max_steps=4")
     desk.await_events("orders", "ended", 2, process)
+    watching = desk.start("watch", "orders")
+    assert watching.stdout is not None
+    assert watching.stdout.readline().startswith("orders: ")
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(timeout=30) == 0
+    assert watching.stdout.read().endswith("orders is watched no longer, and continues as it was\n")
     said = desk.run("trial", "orders", "0", "--stop", "--yes").stdout
     assert "trial 0 of orders: stopped" in said
     desk.run("trial", "orders", "1", "--drop", "--yes")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import TRAIN, Desk, await_no_process, running
+from tests.system.conftest import Desk, await_no_process, running
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
@@ -99,6 +99,7 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(
         seconds=0.5,
         trials=12,
         max_steps=6,
+        search=None,
         price_per_hour=3600.0,
         schedule={"asha": {"grace_period": 2}},
     )
@@ -110,6 +111,8 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(
     terminals.type("two", *regrow, "watch", "seen")
     terminals.await_seen("two", r"there is no experiment 'seen' in ")
     terminals.type("one", *regrow, "run", "seen.yaml")
+    chosen = r"^search: mobster, schedule: asha \(auto: 12 trials, 2 parameters\)$"
+    terminals.await_seen("one", chosen)
     desk_sees = terminals.await_seen("one", r"^best +score ↑")
     assert re.search(r"^seen +[━─]+ +\d+ % +\d+/12 trials", desk_sees, re.MULTILINE)
     assert re.search(r"^running +step +score", desk_sees, re.MULTILINE)
@@ -174,50 +177,10 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(
         "seen finished: 12 of 12 trials"
     )
     shown = desk.run("show", "seen").stdout
+    assert re.search(chosen, shown, re.MULTILINE), "the next driver has found it in the log"
     assert re.search(r"^ +driver +\S+ +gone for", shown, re.MULTILINE)
     assert desk.show("seen")["cost"] == pytest.approx(
         desk.show("seen")["slot_hours"] * 3600.0, rel=1e-3
     )
     terminals.tmux("kill-server")
     assert not await_no_process(desk.folder)
-
-
-def test_events_are_all_that_is_on_standard_output_and_ctrl_c_ends_only_the_watching(
-    desk: Desk, tmp_path: Path
-) -> None:
-    train = TRAIN.replace("time.sleep(SECONDS)", "time.sleep(0 if Path('hurry').exists() else 0.5)")
-    desk.write("goes-on", trials=12, max_steps=4, train=f"print('a module that prints')\n{train}")
-    errors = tmp_path / "errors"
-    with errors.open("w") as stderr:
-        running = subprocess.Popen(
-            [sys.executable, "-m", "regrow", "run", "goes-on.yaml", "--json"],
-            cwd=desk.folder,
-            env=desk.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-        )
-    desk.started.append(running)
-    assert running.stdout is not None
-    printed = []
-    for line in running.stdout:
-        printed.append(line)
-        if '"began"' in line:
-            break
-    watching = desk.start("watch", "goes-on")
-    assert watching.stdout is not None
-    assert re.match(r"\[\d+/12\] trial \d+ done at step 4, score ", watching.stdout.readline())
-    watching.send_signal(signal.SIGINT)
-    assert watching.wait(timeout=30) == 0
-    assert watching.stdout.read().endswith(
-        "goes-on is watched no longer, and continues as it was\n"
-    )
-    (desk.folder / "hurry").touch()
-    printed += list(running.stdout)
-    assert running.wait(timeout=120) == 0
-    assert [json.loads(line) for line in printed] == desk.events("goes-on")
-    told = errors.read_text()
-    assert "a module that prints" in told
-    assert "goes-on finished: 12 of 12 trials" in told

@@ -52,6 +52,10 @@ with own_calls(Source(), (3, 1), Path("."), reported=tuple):
     import json, csv
     assert environment() == before and not Source.asked
 assert sys.modules.keys().isdisjoint({"mlflow", "regrow.infra.mlflow.in_trial_runs"})
+with tempfile.TemporaryDirectory() as scratch, own_calls(None, (0, 0), Path(scratch), reported=tuple):
+    assert importlib.util.find_spec("mlflow") is not None
+    assert Path(scratch, "mlflow.db").exists()
+os.environ |= {"MLFLOW_RUN_ID": "of `mlflow run`", "MLFLOW_EXPERIMENT_ID": "5"}
 with own_calls(Source(), (3, 2), Path("."), reported=tuple):
     assert importlib.util.find_spec("mlflow") is not None
     assert Source.asked == [(False, 3, 2)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from regrow.cli.options import with_limits
 from regrow.infra.state.spec_file import read_spec
 from regrow.infra.state.yaml_file import set_values
 from regrow.search.errors import SpecError
@@ -92,3 +93,12 @@ def test_an_invalid_value_is_named_by_its_option_and_another_error_by_its_line(
     with pytest.raises(SpecError, match=r"a\.yaml:7: concurrency: -1: "):
         read_spec(file, changes={"trials": 5})
     assert read_spec(file, changes={"trials": 5, "concurrency": None}).trials == 5
+
+
+def test_limits_of_the_command_line_are_values_like_others() -> None:
+    given = with_limits(["trials=null"], "20", 5.0, "2026-11-30 08:00")
+    assert overridden(DATA, set_values(given)) == {
+        **{key: value for key, value in DATA.items() if key != "trials"},
+        "budget": 20,
+        "stop": {"dollars": 5.0, "deadline": "2026-11-30 08:00"},
+    }

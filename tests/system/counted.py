@@ -1,7 +1,5 @@
-"""What a run does once: each of its processes validates the specification, and its driver prepares
-the experiment and surveys its log. A raised total leaves alone what has ended.
-
-Counted in the real processes: a `sitecustomize` writes down each call of the functions that do it.
+"""What a run does once, counted in its real processes: a `sitecustomize` writes down each call of the
+functions that do it. No test lives here.
 """
 
 from __future__ import annotations
@@ -9,10 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests.system.conftest import Desk
-from tests.system.test_main_job import check_whole
 
 COUNTED = {
     "regrow.search.spec.checks": "check",  # the last step of validation, whoever asks for it
@@ -56,19 +51,28 @@ sys.meta_path.insert(0, Counting)
 """
 
 
-def counts(desk: Desk, *command: object) -> dict[str, list[Counter[str]]]:
-    """Runs a command; returns the calls of each of its processes, by what the process is."""
+ONCE = {
+    "driver": [Counter(check=1, prepare=1, survey=1)],
+    "coordinator": [Counter(check=1)],
+    "Recorder": [Counter(check=1)],
+}
+"""Each process validates the specification, the driver prepares the experiment and surveys its log."""
+
+
+def run(desk: Desk, *command: object, expect: int = 0) -> str:
+    """What a command prints that starts a session; its processes do once what is to be done once."""
     hook = desk.folder / "hook"
     hook.mkdir(exist_ok=True)
     (hook / "sitecustomize.py").write_text(HOOK)
     folder = desk.folder / f"counts-{command[0]}"
     folder.mkdir()
-    desk.run(*command, PYTHONPATH=str(hook), COUNTS=str(folder))
+    done = desk.run(*command, expect=expect, PYTHONPATH=str(hook), COUNTS=str(folder))
     found: dict[str, list[Counter[str]]] = {}
     for file in folder.iterdir():
         lines = [line.split(maxsplit=1) for line in file.read_text().splitlines()]
         found.setdefault(kind(lines[-1][1]), []).append(Counter(name for name, _ in lines))
-    return found
+    assert found == ONCE
+    return done.stdout
 
 
 def kind(process: str) -> str:
@@ -77,18 +81,3 @@ def kind(process: str) -> str:
         if process.startswith(f"ray::{word}") or f"ray::regrow-{word}" in process:
             return word
     return "driver" if "-m regrow" in process else Path(process.split(maxsplit=1)[0]).name
-
-
-@pytest.mark.usefixtures("shared_prefect")
-def test_a_run_and_a_raised_total_parse_the_specification_prepare_and_survey_once(
-    desk: Desk,
-) -> None:
-    once, parsed = Counter(check=1, prepare=1, survey=1), [Counter(check=1)]
-    file, points = desk.write("once", seconds=0.0, max_steps=1), []
-    for command in (("run", file), ("resume", "once", "--trials", 5)):
-        found = counts(desk, *command)
-        assert found == {"driver": [once], "coordinator": parsed, "Recorder": parsed}
-        points.append(desk.points("once"))
-    assert "finished already" in desk.run("resume", "once").stdout
-    check_whole(desk, "once", 5)
-    assert points[0] == [point for point in points[1] if point["trial"] < 4]
