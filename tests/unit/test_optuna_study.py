@@ -5,7 +5,6 @@ the order of telling.
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
@@ -485,15 +484,3 @@ def test_a_samplers_notes_at_the_study_come_back(monkeypatch: pytest.MonkeyPatch
     run = Replayed(search=search, setting=ONE, objective=loss, count=20).run()
     proposed = [r for r in run.told if r.state and r.status == "running"]
     assert [r.state["trial"]["count"] for r in proposed] == list(range(len(proposed)))
-
-
-def test_making_one_imports_neither_optuna_nor_numpy() -> None:
-    names = ["qmc", "cmaes", "bohb", "nsga2", "nsga3", "tpe"]
-    code = (
-        "import sys; from regrow.search.samplers import make; from regrow.search.space.setting import Setting; "
-        "from regrow.search.space import Space; s = Setting(space=Space.parse({'x': {'uniform': [0, 1]}}), modes=('min',)); "
-        f"[make(n, s) for n in {names}]; "
-        "print([m for m in ('optuna', 'numpy', 'scipy', 'cmaes', 'torch') if m in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"

@@ -124,15 +124,21 @@ def test_what_is_not_known_is_refused_with_a_hint(search: object, key: str, says
     assert says in str(caught.value)
 
 
-def test_making_a_sampler_loads_neither_optuna_nor_numpy() -> None:
+def test_making_samplers_and_schedulers_loads_none_of_their_libraries() -> None:
     code = """
 import sys
-from regrow.search.samplers import make
+from regrow.search import samplers, schedulers
 from regrow.search.space.setting import Setting
 from regrow.search.space import Space
-sampler = make("tpe", Setting(space=Space.parse({"a": {"uniform": [0, 1]}}), modes=("min",)))
-assert not {"optuna", "numpy", "scipy"} & set(sys.modules), "too early"
-sampler.ask(0, 0)
+setting = Setting(space=Space.parse({"a": {"uniform": [0, 1]}}), modes=("min",), max_steps=9)
+for name in ("qmc", "cmaes", "bohb", "nsga2", "nsga3", "tpe"):
+    samplers.make(name, setting)
+for name in ("pb2", "dehb", "pbt"):
+    schedulers.make(name, setting)
+samplers.make("dehb", setting).ask(0, 0)
+loaded = {"optuna", "numpy", "scipy", "cmaes", "torch", "ray"} & set(sys.modules)
+assert not loaded, f"too early: {loaded}"
+samplers.make("tpe", setting).ask(0, 0)
 assert "optuna" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

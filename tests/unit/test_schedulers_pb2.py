@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -167,19 +165,6 @@ def test_a_whole_population_with_a_failure_and_a_loss_ends(slots: int) -> None:
     chosen = [verdict.config["lr"] for _, _, verdict in run.log if verdict.config]
     assert len(chosen) > 3
     assert all(1e-4 <= lr <= 1 for lr in chosen)
-
-
-def test_making_it_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from regrow.search.schedulers import make; from regrow.search.space.setting import Setting;"
-        "from regrow.search.space import Space; s = Setting(space=Space.parse({'x': {'uniform': [0, 1]}}), modes=('min',));"
-        "make('pb2', s); make('dehb', s); make('pbt', s);"
-        "print([m for m in ('numpy', 'scipy', 'optuna', 'ray') if m in sys.modules])"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert out.strip() == "[]"
 
 
 def test_it_needs_something_continuous() -> None:

@@ -174,37 +174,6 @@ def test_the_worst_quarter_exploits_one_of_the_best_quarter() -> None:
     assert pbt.decide(2, [0.3] * 10).until == 15
 
 
-def test_the_same_upside_down_when_less_is_better() -> None:
-    pbt = population([0.1, 0.2, 0.3, 0.4], mode="min")
-    assert [pbt.decide(t, [v] * 10).source for t, v in enumerate((0.1, 0.2, 0.3, 0.4))] == [
-        None,
-        None,
-        None,
-        0,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("n", "fraction", "size"),
-    [
-        (1, 0.25, 0),
-        (2, 0.25, 1),
-        (3, 0.25, 1),
-        (4, 0.25, 1),
-        (5, 0.25, 2),
-        (8, 0.25, 2),
-        (9, 0.25, 3),
-        (3, 0.5, 1),
-        (4, 0.0, 0),
-    ],
-)
-def test_a_quantile_is_rounded_up_but_at_most_half(n: int, fraction: float, size: int) -> None:
-    pbt = population([float(t) for t in range(n)], quantile_fraction=fraction)
-    worst, best = pbt.quantiles(0, 0.0)
-    assert worst == list(range(size))
-    assert best == list(range(n - size, n))
-
-
 def test_the_newest_score_of_the_trial_itself_counts() -> None:
     pbt = population([0.1, 0.2, 0.3, 0.4])
     assert pbt.decide(0, [9.0] * 10).action == "continue"

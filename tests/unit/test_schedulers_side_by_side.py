@@ -340,7 +340,8 @@ def ray_pbt(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    ("count", "fraction"), [(2, 0.25), (5, 0.25), (12, 0.25), (7, 0.5), (10, 0.1), (4, 0.0)]
+    ("count", "fraction"),
+    [(2, 0.25), (5, 0.25), (12, 0.25), (3, 0.5), (7, 0.5), (10, 0.1), (4, 0.0)],
 )
 def test_pbt_has_ray_tunes_quantiles(tune: Any, count: int, fraction: float, mode: Mode) -> None:
     ray, fakes, seen = ray_pbt(tune, mode, count, fraction)
