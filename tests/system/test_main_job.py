@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from regrow.infra.state.places import Places
+from regrow.infra.state.presence import signs
 from tests.system.conftest import Desk, await_no_process
 
 
@@ -159,6 +161,9 @@ def test_stop_ends_a_running_experiment_from_another_terminal(desk: Desk) -> Non
     desk.await_events("halt", "reported", 2, process)
     assert desk.show("halt")["status"] == "running"
     assert "is running already" in desk.run("resume", "halt", expect=2).stderr
+    assert signs(Places.at(str(desk.folder / ".regrow")).store("halt")), (
+        "colleagues of a shared folder do not see this user's locks"
+    )
     assert "halt is stopped" in desk.run("stop", "halt").stdout
     process.communicate(timeout=60)
     assert process.returncode == 3
