@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -83,10 +83,9 @@ def conduct(
             experiment_id=experiment_id,
             logs=logs,
         )
-        signs = present(store) if places.shared else nullcontext()
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
-                signs,
+                present(store),  # in a folder, for colleagues, who do not see this user's locks
                 stop_requests(store, asked, near=not places.shared, by_agent=bool(session.agent)),
                 trial_orders(store, coordinator, near=not places.shared),
                 page_requests(client, flow_run.id, asked),

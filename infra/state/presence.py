@@ -1,5 +1,5 @@
-"""Signs of life of a driver in the experiment's store, so that `show` and `stop` see it from any
-machine.
+"""Signs of life of a driver in the experiment's store, so that `show`, `stop` and `rm` see it
+from any machine, and for any user.
 
 For display only: no decision depends on them, and the log alone keeps two drivers from writing. A
 sign is an object whose name has the time, the host and the driver's process there. It is rewritten

@@ -8,6 +8,8 @@ import signal
 
 import pytest
 
+from regrow.infra.state.places import Places
+from regrow.infra.state.presence import signs
 from tests.system.conftest import Desk
 
 TRAIN = """
@@ -35,6 +37,8 @@ def test_one_is_stopped_and_one_dropped_while_it_runs_and_the_best_is_run_again(
     )
     process = desk.start("run", file, "--name", "orders", "--set", "max_steps=4")
     desk.await_events("orders", "ended", 2, process)
+    store = Places.at(str(desk.folder / ".regrow")).store("orders")
+    assert signs(store), "colleagues of a shared folder do not see this user's locks"
     watching = desk.start("watch", "orders")
     assert watching.stdout is not None
     assert watching.stdout.readline().startswith("orders: ")
