@@ -28,7 +28,7 @@ from regrow.apps.serving.limits import (
     Rooms,
     TooMuch,
 )
-from regrow.apps.serving.mlflow_model import Damaged, parquet_sizes
+from regrow.apps.serving.mlflow_model import Damaged, ServedMlflowModel, parquet_sizes, refused
 from tests.unit.answering import Answering, Double
 
 AS_JSON = {"Content-Type": "application/json"}
@@ -257,6 +257,13 @@ def test_values_of_a_file_of_parquet_are_counted_in_lists_too() -> None:
     values, size = parquet_sizes(body, 250_000, MOST)
     assert values == 1999
     assert len(BIG) + 5 * 999 < size < MOST
+
+
+@pytest.mark.parametrize(("before", "name"), [("", "a"), ("\n  \n", "a"), ("", '"a\n"')])
+def test_a_header_that_pandas_would_rename_for_minutes_is_refused(before: str, name: str) -> None:
+    body = f"{before}{','.join([name] * 1002)}\n1,2\n"
+    asked = ServedMlflowModel.Input(data=body.encode(), content_type="text/csv; charset=utf-8")
+    assert refused(asked) == (413, "the header repeats 1001 names, more than 1000")
 
 
 def test_a_damaged_file_of_parquet_is_refused_by_one_kind_of_error() -> None:

@@ -18,7 +18,7 @@ from regrow.apps.serving import documented
 from regrow.apps.serving.batching import Hung, Overloaded
 from regrow.apps.serving.limits import Body, BudgetFull, CsvCounter, JsonCounter, Rooms, TooMuch
 from regrow.apps.serving.metrics import Counted
-from regrow.apps.serving.mlflow_model import PARQUET, ServedMlflowModel
+from regrow.apps.serving.mlflow_model import CSV, PARQUET, ServedMlflowModel
 from regrow.apps.serving.models import LoadedCheckpoint, Models
 from regrow.apps.serving.served import Served
 from regrow.infra.machine.guard import JSON, EntryGuard, Rules, Token
@@ -318,7 +318,7 @@ class Invocations(Answers):
     """Answers as `mlflow models serve` does: a request is passed to the model unchanged."""
 
     path = "/invocations"
-    bodies = ("text/csv", PARQUET)
+    bodies = (CSV, PARQUET)
 
     @property
     def info_routes(self) -> dict[str, Callable[[], Coroutine[Any, Any, Response]]]:
@@ -334,7 +334,7 @@ class Invocations(Answers):
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind == PARQUET:  # see ServedMlflowModel
             return None
-        return (CsvCounter if kind == "text/csv" else JsonCounter)(self.kind.max_items)
+        return (CsvCounter if kind == CSV else JsonCounter)(self.kind.max_items)
 
     def _sample(self, body: bytearray) -> str | None:
         return None

@@ -19,8 +19,8 @@ from regrow.tasks.ports.store import Store, Unavailable
 from regrow.tasks.trial.names import task_name
 
 NO_MODEL = (
-    "the trial has logged no model (mlflow.<flavor>.log_model); --model names a class for"
-    " checkpoints"
+    "the trial has logged no model in a run (mlflow.<flavor>.log_model within"
+    " mlflow.start_run()); --model names a class for checkpoints"
 )
 
 

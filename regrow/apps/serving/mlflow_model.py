@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +12,11 @@ from pydantic import BaseModel
 from regrow.apps.serving.served import Served
 
 PARQUET = "application/vnd.apache.parquet"
+CSV = "text/csv"
+MOST_REPEATED = 1000
+"""Maximum number of repeated names in the header of CSV. pandas compares each with all others: 3 s
+for 12,000, minutes for 100,000.
+"""
 HTTP_400, HTTP_413 = 400, 413
 _ROWS = 1000
 """Rows of a file of Parquet that are expanded at a time to measure it."""
@@ -51,8 +58,8 @@ class ServedMlflowModel(Served):
 
         serving: Any = scoring_server  # untyped
         try:
-            if refused := self._refused(asked):
-                status, message = refused
+            if why := refused(asked):
+                status, message = why
                 return self.Output(status=status, content_type="text/plain", body=message)
             result = serving.invocations(asked.data, asked.content_type, self._model, self._schema)
         except MlflowException as error:
@@ -65,20 +72,38 @@ class ServedMlflowModel(Served):
             status=result.status, content_type=result.mimetype, body=str(result.response)
         )
 
-    def _refused(self, asked: Input) -> tuple[int, str] | None:
-        """Return the status and the reason if it is Parquet that is damaged or too large."""
-        if asked.content_type.partition(";")[0].strip() != PARQUET:
-            return None
-        try:
-            values, size = parquet_sizes(asked.data, self.max_items, self.max_body)
-        except Damaged:
-            return HTTP_400, f"the body is no file of Parquet, as its Content-Type {PARQUET} says"
-        if values > self.max_items:
-            return HTTP_413, f"the body holds {values} values, more than {self.max_items}"
-        if size > self.max_body:
-            most = f"more than {self.max_body}"
-            return HTTP_413, f"the body holds {size} bytes once it is expanded, {most}"
+
+def refused(asked: ServedMlflowModel.Input) -> tuple[int, str] | None:
+    """Return the status and the reason if it is Parquet that is damaged or too large, or CSV
+    that pandas would read for minutes.
+    """
+    kind = asked.content_type.partition(";")[0].strip()
+    if kind == CSV and (count := _repeated(asked.data)) > MOST_REPEATED:
+        return HTTP_413, f"the header repeats {count} names, more than {MOST_REPEATED}"
+    if kind != PARQUET:
         return None
+    try:
+        values, size = parquet_sizes(
+            asked.data, ServedMlflowModel.max_items, ServedMlflowModel.max_body
+        )
+    except Damaged:
+        return HTTP_400, f"the body is no file of Parquet, as its Content-Type {PARQUET} says"
+    if values > ServedMlflowModel.max_items:
+        return HTTP_413, f"the body holds {values} values, more than {ServedMlflowModel.max_items}"
+    if size > ServedMlflowModel.max_body:
+        most = f"more than {ServedMlflowModel.max_body}"
+        return HTTP_413, f"the body holds {size} bytes once it is expanded, {most}"
+    return None
+
+
+def _repeated(data: bytes) -> int:
+    """Return how many names in the header of CSV are repetitions; 0 if it cannot be read."""
+    rows = csv.reader(io.StringIO(data.decode(errors="replace"), newline=""))
+    try:
+        header = next((row for row in rows if "".join(row).strip() or len(row) > 1), [])
+    except csv.Error:
+        return 0
+    return len(header) - len({*header})
 
 
 MODEL = f"{__name__}:{ServedMlflowModel.__name__}"
