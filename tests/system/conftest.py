@@ -119,12 +119,18 @@ class Desk:
         return passwords.make(self.places.services)
 
     def prefect(self, method: str, path: str, **given: Any) -> Any:
-        """What the Prefect server of the state root answers to who has its password."""
-        url, auth = (
-            f"{read_record(self.places.prefect_home)['api_url']}/{path}",
-            (USER, self.passwords.prefect),
-        )
-        answer = httpx.request(method, url, auth=auth, timeout=30, **given).raise_for_status()
+        """What its Prefect server answers, the shared one or that of the state root, to who has the
+        password.
+        """
+        if shared := self.environment.get("PREFECT_API_URL"):
+            user, _, password = self.environment["PREFECT_API_AUTH_STRING"].partition(":")
+            url = f"{shared}/{path}"
+        else:
+            user, password = USER, self.passwords.prefect
+            url = f"{read_record(self.places.prefect_home)['api_url']}/{path}"
+        answer = httpx.request(
+            method, url, auth=(user, password), timeout=30, **given
+        ).raise_for_status()
         return answer.json() if answer.content else None
 
     def show(self, name: str) -> dict[str, Any]:

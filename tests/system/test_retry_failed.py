@@ -4,9 +4,11 @@ Prefect, in MLflow.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.system import counted
 from tests.system.conftest import Desk
-from tests.system.test_main_job import check_whole, mlflow, prefect
+from tests.system.test_main_job import check_whole, mlflow
 
 TYPO = """
 import json, time
@@ -22,6 +24,7 @@ def train(trial):
 FAILED = "2 of 2 trials failed: NameError: name 'factr' is not defined; after mending it: regrow resume typo --retry-failed"
 
 
+@pytest.mark.usefixtures("shared_prefect")
 def test_after_a_mended_mistake_failed_trials_go_on_as_further_attempts(desk: Desk) -> None:
     file = desk.write("typo", train=TYPO, trials=2, max_steps=4, checkpoint={"every_steps": 1})
     printed = counted.run(desk, "run", file, expect=1)
@@ -50,9 +53,10 @@ def test_after_a_mended_mistake_failed_trials_go_on_as_further_attempts(desk: De
     ] == [[("failed", 0, 2), ("done", 2, 4)]] * 2
     assert view["wasted_steps"] == 0
     assert [session["changed"] for session in view["sessions"]] == [[], ["work.py"]]
-    assert prefect(desk, "select distinct run_count, state_type from task_run") == [
-        (2, "COMPLETED")
-    ]
+    (flow_run,) = {e["flow_run"] for e in desk.events("typo") if e.get("flow_run")}
+    of_it = {"flow_runs": {"id": {"any_": [flow_run]}}}
+    runs = desk.prefect("POST", "task_runs/filter", json=of_it)
+    assert [(run["run_count"], run["state_type"]) for run in runs] == [(2, "COMPLETED")] * 2
     assert mlflow(
         desk, "select status, count(*) from runs where lifecycle_stage = 'active' group by status"
     ) == [("FINISHED", 3)]
