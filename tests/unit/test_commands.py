@@ -13,8 +13,8 @@ from typing import get_args
 from regrow.cli.app import COMMANDS
 from regrow.cli.exit_codes import ExitCode, of_experiment
 from regrow.search.events import AnyEvent, Closed, Status
-from regrow.search.history import History
 from tests.unit.simulated import created, opened
+from tests.unit.told import folded
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {
@@ -58,9 +58,7 @@ def test_the_list_of_commands_loads_no_service_and_nothing_of_an_experiments_run
 
 def test_the_exit_code_is_that_of_the_experiments_end() -> None:
     def after(*events: AnyEvent) -> ExitCode:
-        history = History()
-        for event in (created(trials=1), opened(0.0, trials=1), *events):
-            history.apply(event)
+        history = folded([created(trials=1), opened(0.0, trials=1), *events])
         return of_experiment(history)
 
     assert after() is ExitCode.INTERRUPTED, "nobody closed its log"

@@ -16,6 +16,7 @@ from regrow.search.planning.verify import verify
 from regrow.testing import check_log, decisions
 from tests.unit.revived import curves, failed_after, failing, retried, simulated, until
 from tests.unit.simulated import Simulation
+from tests.unit.told import folded
 
 
 def test_failed_trials_go_on_from_their_last_checkpoints_as_further_attempts() -> None:
@@ -197,9 +198,7 @@ def test_one_that_was_to_pause_waits_for_its_promotion_again(schedule: Any) -> N
     opened = Simulated(spec=run.spec, objective=run.objective, workers=1).open(
         failed.events, retry_failed=True
     )
-    history = History()
-    for event in opened.events[: len(failed.events) + 2]:
-        history.apply(event)
+    history = folded(opened.events[: len(failed.events) + 2])
     assert history.trials[trial].state is TrialState.PAUSED
     assert history.held == {trial}
     mended = opened.run()
