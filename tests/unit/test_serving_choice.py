@@ -17,6 +17,7 @@ from regrow.apps.serving.choosing import Checkpoints, candidates, config_of
 from regrow.apps.serving.following import Following, ServeTarget
 from regrow.apps.serving.messages import Chosen, Refused
 from regrow.search.events import Began, Decided, Ended, Proposed, Saved, Started
+from regrow.search.rollout import Gate
 from regrow.tasks.errors import UserCodeError, UserError
 from regrow.tasks.ports.store import Store, Unavailable
 from tests.memory_store import MemoryStore
@@ -54,7 +55,12 @@ def kept() -> Kept:
 
 
 def following(
-    kept: Kept, tmp_path: Path, taking: Taking, *wanted: ServeTarget, store: Store | None = None
+    kept: Kept,
+    tmp_path: Path,
+    taking: Taking,
+    *wanted: ServeTarget,
+    store: Store | None = None,
+    gate: Gate | None = None,
 ) -> Following:
     return Following(
         name="kept",
@@ -63,6 +69,7 @@ def following(
         replicas=taking,
         wanted=wanted or (ServeTarget(role="main"),),
         scratch=tmp_path,
+        gate=gate,
     )
 
 
