@@ -5,14 +5,13 @@ codes mean.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 from regrow.cli.app import COMMANDS
 from regrow.cli.exit_codes import ExitCode, of_experiment
 from regrow.search.events import AnyEvent, Closed, Status
+from tests.unit.fresh import printed
 from tests.unit.simulated import created, opened
 from tests.unit.told import folded
 
@@ -49,11 +48,7 @@ def test_the_list_of_commands_loads_no_service_and_nothing_of_an_experiments_run
         "print('loaded:', *({m.partition('.')[0] for m in sys.modules} & {'ray', 'prefect', 'mlflow', 'optuna', 'numpy'}),"
         " *(m for m in ('regrow.flows.launch', 'regrow.flows.run', 'regrow.result') if m in sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "loaded:"
+    assert printed(code).splitlines()[-1] == "loaded:"
 
 
 def test_the_exit_code_is_that_of_the_experiments_end() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ from regrow.tasks.output import parts
 from regrow.tasks.output.parts import Keeper, OutputLine, decode, encode, key
 from regrow.tasks.ports.store import Store, Unavailable
 from tests.memory_store import MemoryStore
+from tests.unit.fresh import fresh
 from tests.unit.lost_trial import TRACE, beginning, ending, loss, written
 
 
@@ -182,9 +181,7 @@ os._exit(0)
 
 
 def test_no_lock_is_held_while_a_line_is_told() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOCKED], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = fresh(LOCKED)
     assert done.stdout == "fine", done.stderr
 
 
