@@ -55,6 +55,13 @@ class Programs:
         """One attempt, by default that which the driver is to submit."""
         return run(office, assignment, bench=self.bench)
 
+    def done(self, program: str, **changes: Any) -> Office:
+        """The experiment, after an attempt that has ended well."""
+        office = self.office(program, **changes)
+        ended = self.attempt(office).ended
+        assert ended.outcome == "done", ended.message
+        return office
+
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:

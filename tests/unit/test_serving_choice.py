@@ -231,7 +231,7 @@ def test_one_that_is_refused_is_not_tried_again_and_the_next_best_is(
         found.once(NEVER)
         found.settle(NEVER)
     assert taking.offered == [("main", 1, 1), ("main", 2, 1)]
-    assert [one.getMessage() for one in caplog.records] == [
+    assert caplog.messages == [
         "refused trial 1, step 1, score 0.9: broken",
         "serving trial 2, step 1, score 0.7",
     ]
@@ -388,7 +388,7 @@ def test_a_store_that_is_away_is_told_once_and_asked_again(
             time.sleep(0.005)
         stop.set()
         thread.join(10)
-    assert [one.getMessage() for one in caplog.records] == [
+    assert caplog.messages == [
         "kept: manifests/0/1/0000000001.json is out of reach for now: away; waiting"
     ]
 
@@ -437,9 +437,7 @@ def test_an_experiment_that_was_removed_is_served_on_and_another_of_its_name_is_
             time.sleep(0.005)
         stop.set()
         thread.join(10)
-    assert [one.getMessage() for one in caplog.records] == [
-        "kept: its log is not there any more; what is served stays"
-    ]
+    assert caplog.messages == ["kept: its log is not there any more; what is served stays"]
 
 
 def test_rows_that_were_superseded_do_not_count(kept: Kept) -> None:

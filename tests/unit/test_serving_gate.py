@@ -72,7 +72,7 @@ def test_only_what_meets_the_gate_at_its_own_step_is_served(
         found.once(NEVER)
         found.settle(NEVER)
     assert taking.offered == [("main", trial, 5)]
-    assert [one.getMessage() for one in caplog.records] == [
+    assert caplog.messages == [
         "the gate score > 0.5 and seconds < 1 turned away trial 0, step 3, score 0.9, seconds 2",
         "serving trial 0, step 5, score 0.6",
     ]

@@ -104,7 +104,7 @@ def test_with_a_gate_one_that_runs_takes_over_with_its_first_checkpoint_that_pas
         second.best(0.55)
         second.best(0.7)
         assert nights.poll()[2:] == [("02T04", 3)]
-    said = [one.getMessage() for one in caplog.records]
+    said = caplog.messages
     assert "night-2026-11-02T04 is served, in place of night-2026-11-01T04" in said
     assert "the gate score > 0.5 turned away trial 0, step 1, score 0.4" in said
 
