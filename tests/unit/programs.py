@@ -88,8 +88,8 @@ def children_of(pid: int) -> str:
     return "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
 
 
-def await_true(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def await_true(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.005)
     return condition()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from regrow.tasks.ports.store import Store, Unavailable
 from tests.memory_store import MemoryStore
 from tests.unit.fresh import fresh
 from tests.unit.lost_trial import TRACE, beginning, ending, loss, written
+from tests.unit.programs import await_true
 
 
 def line(text: str, t: float = 1.0) -> OutputLine:
@@ -92,10 +92,7 @@ def test_it_is_written_while_the_attempt_runs(
 
 
 def await_texts(store: Store, last: str) -> None:
-    deadline = time.monotonic() + 60
-    while last not in texts(store, 0, 1):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert await_true(lambda: last in texts(store, 0, 1))
 
 
 def test_a_store_that_is_away_gets_everything_in_order_once_it_is_back(impatient: None) -> None:
