@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 from pydantic import BaseModel, Field
 
 import regrow as rg
@@ -36,6 +37,24 @@ class Double(rg.Served):
 
     def predict(self, inputs: list[Input]) -> list[float]:
         return [each.x * self.by for each in inputs]
+
+
+def chosen(trial: int, **changes: Any) -> Chosen:
+    """A made-up checkpoint of a trial."""
+    of_trial = Chosen(
+        role="main",
+        trial=trial,
+        step=3,
+        metric="score",
+        mode="max",
+        value=0.5,
+        manifest=f"manifests/{trial}",
+        folder="/none",
+        config={},
+        since=0.0,
+        experiment="kept",
+    )
+    return msgspec.structs.replace(of_trial, **changes)
 
 
 class Answering:
@@ -65,20 +84,9 @@ class Answering:
         self.models.next[role] = self._model(trial, 2, role)
 
     def _model(self, trial: int, by: float, role: Role) -> LoadedCheckpoint:
-        chosen = Chosen(
-            role=role,
-            trial=trial,
-            step=3,
-            metric="score",
-            mode="max",
-            value=0.5,
-            manifest=f"manifests/{trial}",
-            folder="/none",
-            config={"by": by},
-            since=0.0,
-        )
-        computing = Computing(self.kind, Path(chosen.folder), chosen.config)
-        return LoadedCheckpoint(chosen, computing, self.kind, self.metrics.batch, lambda: None)
+        found = chosen(trial, role=role, config={"by": by}, experiment="")
+        computing = Computing(self.kind, Path(found.folder), found.config)
+        return LoadedCheckpoint(found, computing, self.kind, self.metrics.batch, lambda: None)
 
     def run(
         self,

@@ -25,6 +25,7 @@ from regrow.search.events import (
 from regrow.search.history import History
 from regrow.search.planning.simulator import Availability, FunctionObjective, Simulation, simulate
 from regrow.search.spec import Spec
+from tests.unit import told
 from tests.unit.told import remember, rows_of
 
 SPEC: dict[str, Any] = {
@@ -80,10 +81,7 @@ def run(
 
 
 def folded(events: list[AnyEvent]) -> History:
-    history = History()
-    for event in events:
-        history.apply(event)
-    return remember(history, events)
+    return remember(told.folded(events), events)
 
 
 def begun(running: int = 0, **changes: Any) -> list[AnyEvent]:

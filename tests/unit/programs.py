@@ -55,6 +55,13 @@ class Programs:
         """One attempt, by default that which the driver is to submit."""
         return run(office, assignment, bench=self.bench)
 
+    def done(self, program: str, **changes: Any) -> Office:
+        """The experiment, after an attempt that has ended well."""
+        office = self.office(program, **changes)
+        ended = self.attempt(office).ended
+        assert ended.outcome == "done", ended.message
+        return office
+
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:
@@ -81,8 +88,8 @@ def children_of(pid: int) -> str:
     return "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
 
 
-def await_true(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def await_true(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.005)
     return condition()

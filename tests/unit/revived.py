@@ -47,10 +47,17 @@ def failing(run: Simulated, *at: tuple[int, int]) -> Simulated:
     return run
 
 
+def reopened(
+    run: Simulated, events: list[AnyEvent] | None = None, *, retry_failed: bool = True
+) -> Simulated:
+    """The next session at its beginning. `events`: of the log of the run so far, None for all."""
+    again = Simulated(spec=run.spec, objective=run.objective, workers=run.workers)
+    return again.open(run.events if events is None else events, retry_failed=retry_failed)
+
+
 def retried(run: Simulated) -> Simulated:
     """The next session, in which what failed is tried again."""
-    again = Simulated(spec=run.spec, objective=run.objective, workers=run.workers)
-    return again.open(run.events, retry_failed=True).run()
+    return reopened(run).run()
 
 
 def curves(history: History) -> list[list[float]]:
@@ -82,4 +89,4 @@ def failed_after(run: Simulated, log: list[AnyEvent]) -> Simulated:
         step=decided.step,
         message="raised as it was told",
     )
-    return Simulated(spec=run.spec, objective=run.objective, workers=1).open([*log, ended]).run()
+    return reopened(run, [*log, ended], retry_failed=False).run()

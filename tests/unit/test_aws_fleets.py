@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from regrow.infra.clusters.prices import Prices
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import UserError
+from tests.unit.fresh import printed
 
 Json = dict[str, Any]
 Typed = Callable[..., Result]
@@ -582,15 +582,7 @@ def test_an_agent_that_crashes_is_started_again_until_its_machine_is_replaced(
 def test_the_machine_s_program_needs_nothing_of_regrow(machine: Machine) -> None:
     alone = machine.folder / "machine.py"
     shutil.copy(Path(fleet_machine.__file__), alone)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import runpy, sys; runpy.run_path(sys.argv[1]); print({*sys.modules} & {'regrow'})",
-            str(alone),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
+    said = printed(
+        "import runpy, sys; runpy.run_path(sys.argv[1]); print({*sys.modules} & {'regrow'})", alone
     )
-    assert done.stdout == "set()\n"
+    assert said == "set()\n"

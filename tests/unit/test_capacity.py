@@ -10,7 +10,6 @@ import pytest
 
 from regrow.flows.coordinator.capacity import fits
 from regrow.search.events import Capacity, Ended, Place, Proposed, Row, Started
-from regrow.search.history import History
 from regrow.search.needs import ClusterCapacity
 from regrow.search.planning.verify import verify
 from regrow.show.live.board import Board
@@ -20,6 +19,7 @@ from regrow.show.live.viewer import status_line
 from regrow.tasks.ports.messages import Progress
 from tests.unit.office import Office, began_at, offices
 from tests.unit.simulated import created, opened
+from tests.unit.told import folded
 
 
 @pytest.fixture
@@ -139,9 +139,9 @@ def test_a_coordinator_that_comes_back_knows_how_large_the_cluster_was(office: O
 
 
 def test_whether_a_later_attempt_fits_is_told_by_its_own_width() -> None:
-    history = History()
-    for event in (created(), opened(1.0), Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a"})):
-        history.apply(event)
+    history = folded(
+        [created(), opened(1.0), Proposed(t=2.0, trial=0, config={"x": 0.5, "kind": "a"})]
+    )
     for number, width in enumerate((1, 1, 2), start=1):
         history.apply(Started(t=3.0, trial=0, attempt=number, width=width))
         if number < 3:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from regrow.tasks.output import capture
+from tests.unit.fresh import printed
 
 PRINTS = r"""
 import ctypes, json, logging, multiprocessing, os, subprocess, sys, threading, warnings
@@ -84,16 +83,7 @@ print(json.dumps({"found": found, "said": [(line.source, line.text) for line in 
 def taken() -> dict[str, Any]:
     """What a process of its own took in: here pytest has the descriptors."""
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(
-        [sys.executable, "-c", PRINTS],
-        env=buffered,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    first, last = done.stdout.splitlines()
+    first, last = printed(PRINTS, env=buffered).splitlines()
     assert first == "the descriptor is back"
     result: dict[str, Any] = json.loads(last)
     return result
@@ -178,15 +168,7 @@ print(json.dumps([most / mb, [l.text for k in sorted(store.list("logs/0/")) for 
 def test_a_bar_that_never_ends_its_line_takes_no_room_and_is_told_now_and_then(
     more: list[str],
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ENDLESS, *more],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    most, lines = json.loads(done.stdout)
+    most, lines = json.loads(printed(ENDLESS, *more))
     assert most < 10, "MB on the disk"
     assert lines[-1] == "ended"
     assert [int(line) for line in lines[:-1]] == sorted({*map(int, lines[:-1])}), (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -26,6 +24,7 @@ from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserError
+from tests.unit.fresh import printed
 
 AWS: dict[str, Any] = {
     "name": "sweep",
@@ -209,15 +208,8 @@ def test_the_wheel_has_the_whole_package_and_can_be_imported_from(tmp_path: Path
     assert not [name for name in names if "__pycache__" in name]
     archive.extractall(tmp_path)
     code = "import regrow.search.spec as s; print(s.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
-    assert done.stdout.startswith(str(tmp_path))
+    said = printed(code, env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
+    assert said.startswith(str(tmp_path))
 
 
 def test_what_was_installed_from_a_folder_cannot_be_had_elsewhere(

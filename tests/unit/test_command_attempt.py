@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.program.reported import ReportFile
 from regrow.tasks.program.saved_folder import SavedFolder
 from regrow.tasks.trial.trial import NotSaved
+from tests.unit.fresh import fresh
 from tests.unit.programs import COUNTING, Programs, rows
 
 # Reports
@@ -26,7 +25,7 @@ from tests.unit.programs import COUNTING, Programs, rows
 def test_lines_of_json_are_reports_and_all_else_is_output(
     programs: Programs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    office = programs.office("""
+    office = programs.done("""
         import json, sys
         print("hello")
         print('{"loss": 1}')
@@ -36,7 +35,6 @@ def test_lines_of_json_are_reports_and_all_else_is_output(
         print("a complaint", file=sys.stderr)
         print("bye", end="")
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert rows(office) == [(1, 0.0), (2, 1.0)]
     assert office.history.trials[0].curve.shown(2) == {"score": 1.0, "epoch": 10.0}, (
         "an epoch of its own is a metric"
@@ -56,7 +54,7 @@ def test_lines_of_json_are_reports_and_all_else_is_output(
     ],
 )
 def test_a_file_is_followed(programs: Programs, file: str, lines: list[str]) -> None:
-    office = programs.office(
+    office = programs.done(
         f"""
         import os, sys
         print('{{"score": 9}}')  # a report elsewhere, here a line as any other
@@ -67,7 +65,6 @@ def test_a_file_is_followed(programs: Programs, file: str, lines: list[str]) -> 
         run=("python", "train.py", "{report}"),
         report={"file": file},
     )
-    assert programs.attempt(office).ended.outcome == "done"
     assert rows(office) == [(1, 0.1), (2, 0.2)]
 
 
@@ -131,8 +128,7 @@ def test_a_parameter_that_no_argument_can_be_fails_the_attempt_with_the_reason(
 def test_report_is_exact_and_in_order_and_its_checkpoints_are_of_their_step(
     programs: Programs,
 ) -> None:
-    office = programs.office(COUNTING, checkpoint={"keep_last": 9})
-    assert programs.attempt(office).ended.outcome == "done"
+    office = programs.done(COUNTING, checkpoint={"keep_last": 9})
     assert rows(office) == [(n, n / 10) for n in range(1, 6)]
     trial = office.history.trials[0]
     assert sorted(trial.checkpoints) == [1, 2, 3, 4, 5]
@@ -147,9 +143,7 @@ def test_outside_of_a_trial_report_does_nothing_and_costs_nothing() -> None:
         "print(*sorted({m.partition('.')[0] for m in sys.modules} & {'ray', 'prefect', 'mlflow', 'pydantic', 'msgspec', 'typer', 'yaml'}))"
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REGROW_")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
+    done = fresh(code, env=environment, check=True)
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
@@ -161,7 +155,7 @@ def test_every_public_name_is_there_when_it_is_asked_for() -> None:
 
 
 def test_the_program_is_told_what_its_trial_is(programs: Programs) -> None:
-    office = programs.office(
+    programs.done(
         """
         import json, os, sys
         told = {k: v for k, v in os.environ.items() if k.startswith("REGROW_")}
@@ -171,7 +165,6 @@ def test_the_program_is_told_what_its_trial_is(programs: Programs) -> None:
     """,
         run=("python", "train.py", "--x", "{x}"),
     )
-    assert programs.attempt(office).ended.outcome == "done"
     told = json.loads((programs.folder / "told.json").read_text())
     assert (told["REGROW_RESTORED"], told["REGROW_EVENT"]) == ("", "")
     assert (
@@ -188,14 +181,13 @@ def test_a_program_finds_what_started_the_run_in_a_file_however_long_it_is(
 ) -> None:
     # more than a variable can hold
     event = {"files": [f"s3://bucket/{number:09}.parquet" for number in range(10_000)]}
-    office = programs.office(
+    office = programs.done(
         """
         import json, os
         print(json.dumps({"score": len(json.load(open(os.environ["REGROW_EVENT"]))["files"])}))
     """,
         event=event,
     )
-    assert programs.attempt(office).ended.outcome == "done"
     assert rows(office) == [(1, 10_000.0)]
 
 

@@ -57,15 +57,14 @@ def test_a_report_that_is_no_number_fails_the_trial_and_ends_the_program(
 def test_a_program_that_goes_on_after_its_last_step_is_ended_and_one_that_finishes_is_not(
     programs: Programs,
 ) -> None:
-    office = programs.office("""
+    office = programs.done("""
         import itertools
         import regrow as rg
         for step in itertools.count():
             rg.report({"score": 1})
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert len(rows(office)) == 5
-    office = programs.office("""
+    office = programs.done("""
         import time
         import regrow as rg
         for step in range(5):
@@ -73,7 +72,6 @@ def test_a_program_that_goes_on_after_its_last_step_is_ended_and_one_that_finish
         time.sleep(0.5)
         open("finished", "w")
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert (programs.folder / "finished").exists()
 
 
@@ -93,8 +91,7 @@ def test_a_decision_ends_the_program_by_sigterm_and_nothing_beyond_it_counts(
             rg.report({"score": 1 - int(os.environ["REGROW_TRIAL"])})
         time.sleep(0 if os.environ["REGROW_TRIAL"] == "0" else 1000)
     """
-    office = programs.office(program, schedule="asha", max_steps=9, trials=2)
-    assert programs.attempt(office).ended.outcome == "done"
+    office = programs.done(program, schedule="asha", max_steps=9, trials=2)
     ended = programs.attempt(office).ended
     assert (ended.outcome, ended.step) == ("stopped", 1)
     assert [p.name for p in programs.folder.glob("left-*")] == ["left-1"]
@@ -102,7 +99,7 @@ def test_a_decision_ends_the_program_by_sigterm_and_nothing_beyond_it_counts(
 
 
 def test_lines_that_ran_ahead_of_a_decision_do_not_count(programs: Programs) -> None:
-    office = programs.office(
+    office = programs.done(
         """
         import os, time
         score = 1 - int(os.environ["REGROW_TRIAL"])
@@ -113,7 +110,6 @@ def test_lines_that_ran_ahead_of_a_decision_do_not_count(programs: Programs) -> 
         max_steps=9,
         trials=2,
     )
-    assert programs.attempt(office).ended.outcome == "done"
     ended = programs.attempt(office).ended
     assert (ended.outcome, ended.step) == ("stopped", 1)
     assert rows(office, 1) == [(1, 0.0)]

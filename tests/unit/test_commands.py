@@ -5,16 +5,15 @@ codes mean.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 from regrow.cli.app import COMMANDS
 from regrow.cli.exit_codes import ExitCode, of_experiment
 from regrow.search.events import AnyEvent, Closed, Status
-from regrow.search.history import History
+from tests.unit.fresh import printed
 from tests.unit.simulated import created, opened
+from tests.unit.told import folded
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {
@@ -49,18 +48,12 @@ def test_the_list_of_commands_loads_no_service_and_nothing_of_an_experiments_run
         "print('loaded:', *({m.partition('.')[0] for m in sys.modules} & {'ray', 'prefect', 'mlflow', 'optuna', 'numpy'}),"
         " *(m for m in ('regrow.flows.launch', 'regrow.flows.run', 'regrow.result') if m in sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "loaded:"
+    assert printed(code).splitlines()[-1] == "loaded:"
 
 
 def test_the_exit_code_is_that_of_the_experiments_end() -> None:
     def after(*events: AnyEvent) -> ExitCode:
-        history = History()
-        for event in (created(trials=1), opened(0.0, trials=1), *events):
-            history.apply(event)
+        history = folded([created(trials=1), opened(0.0, trials=1), *events])
         return of_experiment(history)
 
     assert after() is ExitCode.INTERRUPTED, "nobody closed its log"

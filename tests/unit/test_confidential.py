@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -20,6 +18,7 @@ from regrow.cli.options import include_in_uploads
 from regrow.infra.clusters import project
 from regrow.infra.machine import confidential as confidential_module
 from regrow.infra.machine.confidential import INCLUDE, confidential, excludes, warning
+from tests.unit.fresh import fresh
 
 PRIVATE = [
     ".aws/",
@@ -161,9 +160,7 @@ def test_what_this_user_may_not_read_is_named_before_ray_fails_at_it(name: str) 
         else:
             theirs.mkdir()
         theirs.chmod(0)
-        done = subprocess.run(
-            [sys.executable, "-c", code, made], capture_output=True, text=True, check=False
-        )
+        done = fresh(code, made)
     if theirs.suffix:
         assert done.stdout == "['theirs.csv']\n" * 2, done.stderr
     else:

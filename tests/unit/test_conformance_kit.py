@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from regrow.testing import (
     check_sampler,
     check_scheduler,
 )
+from tests.unit.fresh import printed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -353,7 +352,5 @@ def test_the_examples_specification_names_them() -> None:
 
 def test_importing_the_kit_loads_nothing_heavy() -> None:
     code = "import sys, json, regrow.testing; print(json.dumps([m for m in ('ray', 'prefect', 'mlflow', 'optuna') if m in sys.modules]))"
-    out = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout
+    out = printed(code)
     assert json.loads(out) == []

@@ -33,6 +33,7 @@ from tests.unit.office import opening_of
 from tests.unit.paged import logged
 from tests.unit.simulated import SPEC, created, opened
 from tests.unit.stores import replace
+from tests.unit.told import folded
 
 READABLE = [
     "show",
@@ -258,9 +259,7 @@ def test_a_history_refuses_what_cannot_follow_and_stays_as_it_was(order: list[in
         except IllegalMove:
             continue
         taken.append(line)
-    again = History()
-    for line in taken:
-        again.apply(decode(line))
+    again = folded(map(decode, taken))
     assert vars(again)["trials"] == history.trials
     assert (again.by_state, again.held, again.best, again.occupied) == (
         history.by_state,

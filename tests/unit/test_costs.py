@@ -30,6 +30,7 @@ from regrow.search.planning import limits
 from regrow.show.live import text
 from regrow.show.report.report import tiles
 from regrow.show.views import summaries
+from tests.unit import told
 from tests.unit.simulated import SPEC
 
 HOUR = 3600.0
@@ -69,10 +70,7 @@ def events(**spec: object) -> Iterator[AnyEvent]:
 
 
 def folded(**spec: object) -> History:
-    history = History()
-    for event in events(**spec):
-        history.apply(event)
-    return history
+    return told.folded(events(**spec))
 
 
 def test_an_attempt_costs_its_part_of_its_node() -> None:
@@ -174,9 +172,7 @@ def with_store(**spec: object) -> list[AnyEvent]:
 
 
 def test_what_the_store_costs_is_a_line_of_its_own_and_counts(tmp_path: Path) -> None:
-    history = History()
-    for event in with_store(stop={"dollars": 100.0}):
-        history.apply(event)
+    history = told.folded(with_store(stop={"dollars": 100.0}))
     paid, now = cost.of(history, history.t_last), history.t_last
     # Four times 1 for writes, 1 for reads and 1 for bytes; and 10 of the coordinator.
     assert paid.store == pytest.approx(22.0)
@@ -195,9 +191,8 @@ def test_what_the_store_costs_is_a_line_of_its_own_and_counts(tmp_path: Path) ->
 
 
 def test_money_is_kept_for_the_checkpoints_of_what_runs() -> None:
-    history = History()
-    for event in with_store(stop={"dollars": 100.0})[:5]:  # until the first attempt has begun
-        history.apply(event)
+    # until the first attempt has begun
+    history = told.folded(with_store(stop={"dollars": 100.0})[:5])
     spent, rate = limits.spent(history, 0.0), cost.per_hour(history)
     limit = limits.nearest(history, 0.0)
     assert limit is not None

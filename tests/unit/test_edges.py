@@ -24,7 +24,6 @@ from regrow.infra.state.places import Places
 from regrow.infra.stores.local import LocalStore
 from regrow.search.errors import SpecError
 from regrow.search.events import AnyEvent, Began, Closed, Closing, Ended, Proposed, Started
-from regrow.search.history import History
 from regrow.search.spec import Spec
 from regrow.show.live import text
 from regrow.show.live.board import Board
@@ -33,6 +32,7 @@ from regrow.tasks.errors import UserError
 from tests.unit.exported import simulation
 from tests.unit.office import Office
 from tests.unit.simulated import SPEC, created, opened
+from tests.unit.told import folded
 
 
 def failed(count: int, *, other: int | None = None) -> list[AnyEvent]:
@@ -65,13 +65,6 @@ def failed(count: int, *, other: int | None = None) -> list[AnyEvent]:
             ),
         ]
     return events
-
-
-def folded(events: list[AnyEvent]) -> History:
-    history = History()
-    for event in events:
-        history.apply(event)
-    return history
 
 
 def test_trials_that_failed_the_same_way_are_told_as_one_with_one_traceback() -> None:

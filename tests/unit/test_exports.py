@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from regrow.show.exports import files, frames, tensorboard
 from regrow.tasks.errors import UserError
 from tests.unit import exported
 from tests.unit.exported import regrow
+from tests.unit.fresh import printed
 from tests.unit.told import rows_of
 
 
@@ -69,10 +68,4 @@ def test_listing_trials_loads_none_of_the_heavy_libraries(unfinished_root: Path)
         "try:\n    app(['trials', 'kinds', '--csv', '--state', sys.argv[1]])\nexcept SystemExit:\n    pass\n"
         "print(sorted({'pandas', 'optuna', 'plotly', 'tensorboardX', 'pyarrow', 'mlflow'} & set(sys.modules)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(unfinished_root)],
-        text=True,
-        capture_output=True,
-        check=True,
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert printed(code, unfinished_root).splitlines()[-1] == "[]"

@@ -5,10 +5,10 @@ in a process of its own.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.unit.fresh import printed
 
 HEAD = """
 import multiprocessing as mp, os, signal, sys, threading, time
@@ -35,16 +35,7 @@ signal.signal(signal.SIGTERM, raises)
 
 
 def said_by(code: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + code],
-        env={**os.environ, "REGROW_CLOUD": "none"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return printed(HEAD + code, env={**os.environ, "REGROW_CLOUD": "none"}).splitlines()
 
 
 def test_a_child_forked_within_a_trial_dies_of_sigterm_whichever_thread_has_forked_it_and_however_early_it_comes() -> (

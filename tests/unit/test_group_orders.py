@@ -21,6 +21,7 @@ from regrow.tasks.trial.trial import Trial
 from tests.unit.attempting import outcome
 from tests.unit.grouped import Grouping
 from tests.unit.office import MakeOffice, Office
+from tests.unit.programs import await_true
 
 PROMOTES = {"asha": {"type": "promotion", "grace_period": 2, "reduction_factor": 2}}
 STOPS = {"asha": {"grace_period": 2, "reduction_factor": 2}}
@@ -152,10 +153,7 @@ def noticed(group: Grouping, rank: int, at: int, *, node: bool) -> Callable[[Tri
         if trial.world.rank == rank:
             (group.bench if rank == 0 else group.ranks[rank].bench).notice("it is taken back", node)
         if isinstance(trial._reporter, Reporter):
-            deadline = time.monotonic() + 60
-            while trial.told != "preempted":
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
+            assert await_true(lambda: trial.told == "preempted")
 
     return before
 
@@ -249,13 +247,6 @@ def expected(*steps: int) -> dict[int, dict[str, str]]:
     return {step: {**writes(0, step), **writes(1, step)} for step in steps}
 
 
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 @pytest.fixture
 def few(make_pair: MakeOffice) -> Office:
     """An experiment that keeps the last checkpoint alone."""
@@ -272,7 +263,7 @@ def test_what_another_rank_wrote_before_is_sent_again_where_it_was_deleted_meanw
                 writer: Any = trial._writer
                 writer.drain()
                 trial._reporter.flush()
-                until(lambda: len(few.store.list("manifests/")) == 1)
+                assert await_true(lambda: len(few.store.list("manifests/")) == 1)
                 writer.drain()
                 assert whole(few) == expected(step)
 
@@ -302,7 +293,7 @@ def test_nothing_is_deleted_while_another_rank_uploads(few: Office, group: Group
             trial.report({"score": step}, checkpoint=saving(trial.world.rank, step))
             if step == 3 and trial.world.rank == 0:
                 assert gated.reached.wait(10)
-                until(lambda: writer._jobs)
+                assert await_true(lambda: bool(writer._jobs))
                 seen.extend(few.store.list("manifests/"))
                 gated.shut.clear()
                 gated.gate.set()

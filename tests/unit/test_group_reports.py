@@ -127,6 +127,25 @@ def test_all_ranks_go_on_only_when_all_have_reported(
         assert max(reported) < min(begun)
 
 
+def hanging(group: Grouping, rank: int) -> Callable[[Trial], None]:
+    """Reports each step; a rank never comes to the report of step 3."""
+
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            if (trial.world.rank, step) == (rank, 3):
+                group.ends.wait(20)
+            trial.report({"score": step})
+
+    return train
+
+
+def failed(group: Grouping, office: Office, train: object) -> str:
+    """Why an attempt failed, by an error of its training."""
+    ended, cause, message = outcome(group(office, train))
+    assert (ended, cause) == ("failed", "error")
+    return message
+
+
 def raises(trial: Trial, step: int) -> None:
     raise ValueError("no more")
 
@@ -197,10 +216,8 @@ def test_a_rank_that_goes_on_where_rank_0_has_ended_is_named(
         for step in range(1, 4 + trial.world.rank):
             trial.report({"score": step})
 
-    message = (
-        "rank 1 reports step 4, where rank 0 has ended after step 3; all ranks report each step"
-    )
-    assert outcome(group(office, train)) == ("failed", "error", message)
+    said = "rank 1 reports step 4, where rank 0 has ended after step 3; all ranks report each step"
+    assert failed(group, office, train) == said
     assert steps(office) == [1, 2, 3]
 
 
@@ -215,11 +232,8 @@ def test_what_rank_0_does_wrong_is_said_with_its_name_too(
                 raise ValueError("no more")
             trial.report({"score": step})
 
-    assert outcome(group(office, train)) == (
-        "failed",
-        "error",
-        "rank 0, at step 3: ValueError: no more",
-    )
+    said = "rank 0, at step 3: ValueError: no more"
+    assert failed(group, office, train) == said
     assert steps(office) == [1, 2]
 
 
@@ -240,11 +254,8 @@ def test_who_fails_because_another_one_did_is_not_blamed(
                 raise ValueError("the cause")
             trial.report({"score": step})
 
-    assert outcome(group(office, train)) == (
-        "failed",
-        "error",
-        "rank 1, at step 3: ValueError: the cause",
-    )
+    said = "rank 1, at step 3: ValueError: the cause"
+    assert failed(group, office, train) == said
 
 
 def test_a_rank_that_never_reports_is_waited_for_only_so_long(
@@ -256,17 +267,8 @@ def test_a_rank_that_never_reports_is_waited_for_only_so_long(
     monkeypatch.setattr(leader, "PATIENCE_SECONDS", 0.3)
     office = make_pair()
 
-    def stays_behind(trial: Trial) -> None:
-        for step in trial.steps():
-            if step == 3 and trial.world.rank == 1:
-                group.ends.wait(20)
-            trial.report({"score": step})
-
-    assert outcome(group(office, stays_behind)) == (
-        "failed",
-        "error",
-        "rank 1 did not report step 3 within 0.3 s after rank 0",
-    )
+    said = "rank 1 did not report step 3 within 0.3 s after rank 0"
+    assert failed(group, office, hanging(group, 1)) == said
     assert "What the threads of rank 1 are doing" in caplog.text
     assert "ends.wait(20)" in caplog.text
 
@@ -275,14 +277,7 @@ def test_a_rank_that_hangs_is_named_where_there_is_a_stall_too(
     make_pair: MakeOffice, group: Grouping
 ) -> None:
     office = make_pair(stall=1)
-
-    def train(trial: Trial) -> None:
-        for step in trial.steps():
-            if step == 3 and trial.world.rank == 1:
-                group.ends.wait(20)
-            trial.report({"score": step})
-
-    assert outcome(group(office, train)) == (
+    assert outcome(group(office, hanging(group, 1))) == (
         "lost",
         "stalled",
         "rank 1 did not report step 3 within 1 s after rank 0",
@@ -336,11 +331,10 @@ def test_an_error_that_a_rank_which_ended_early_has_caused_says_so(
                 raise RuntimeError("Connection closed by peer")
             trial.report({"score": step})
 
-    assert outcome(group(office, train)) == (
-        "failed",
-        "error",
-        "rank 0, at step 3: RuntimeError: Connection closed by peer (rank 1 had ended after step 2)",
+    said = (
+        "rank 0, at step 3: RuntimeError: Connection closed by peer (rank 1 had ended after step 2)"
     )
+    assert failed(group, office, train) == said
 
 
 def test_a_rank_that_does_not_end_is_named(
@@ -355,11 +349,8 @@ def test_a_rank_that_does_not_end_is_named(
         if trial.world.rank == 1:
             group.ends.wait(20)
 
-    assert outcome(group(office, train)) == (
-        "failed",
-        "error",
-        "rank 1 did not end after step 5 within 0.3 s after rank 0",
-    )
+    said = "rank 1 did not end after step 5 within 0.3 s after rank 0"
+    assert failed(group, office, train) == said
     assert steps(office) == [1, 2, 3, 4, 5]
 
 
@@ -402,11 +393,8 @@ def test_rank_0_that_hangs_is_named(
                     time.sleep(0.01)
             trial.report({"score": step})
 
-    assert outcome(group(office, train)) == (
-        "failed",
-        "error",
-        "rank 0 did not report step 3 within 0.3 s after all other ranks",
-    )
+    said = "rank 0 did not report step 3 within 0.3 s after all other ranks"
+    assert failed(group, office, train) == said
 
 
 def test_a_long_step_of_all_ranks_is_no_hang(

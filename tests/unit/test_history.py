@@ -5,7 +5,6 @@ trace.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -32,13 +31,7 @@ from regrow.search.history import History, TrialRecord
 from regrow.search.history.records import specification
 from regrow.search.lifecycle import IllegalMove, TrialState
 from tests.unit.simulated import Simulation, created, opened
-
-
-def fold(events: Iterable[AnyEvent]) -> History:
-    history = History()
-    for event in events:
-        history.apply(event)
-    return history
+from tests.unit.told import folded
 
 
 def proposed(trial: int = 0) -> Proposed:
@@ -86,7 +79,7 @@ def seen(history: History) -> Any:
 
 
 def test_a_trial_from_proposal_to_end() -> None:
-    history = fold([*at_work(), reported(1, 0.1, 0.3), reported(3, 0.2), saved(3), ended("done")])
+    history = folded([*at_work(), reported(1, 0.1, 0.3), reported(3, 0.2), saved(3), ended("done")])
     (trial,) = history.trials
     assert trial.state is TrialState.DONE
     assert curve(trial) == [(1, 0.1, 1), (2, 0.3, 1), (3, 0.2, 1)]
@@ -116,14 +109,14 @@ def test_a_fold_in_two_parts_is_the_fold_of_the_whole(seed: int, cut: int) -> No
     events = (
         Simulation(seed=seed, lose=0.1, slots=3).open(retries={"infrastructure": 1000}).run().events
     )
-    parts = fold(events[:cut])
+    parts = folded(events[:cut])
     for event in events[cut:]:
         parts.apply(event)
-    assert seen(parts) == seen(fold(events))
+    assert seen(parts) == seen(folded(events))
 
 
 def test_the_first_to_reach_a_value_is_the_best() -> None:
-    history = fold(
+    history = folded(
         [
             *at_work(),
             proposed(1),
@@ -138,7 +131,7 @@ def test_the_first_to_reach_a_value_is_the_best() -> None:
 
 
 def test_less_is_better_where_the_specification_says_so() -> None:
-    history = fold(
+    history = folded(
         [
             *at_work(mode="min"),
             proposed(1),
@@ -168,7 +161,7 @@ def lost_at_5_with_a_checkpoint_at_3(*values: float) -> list[AnyEvent]:
 
 
 def test_a_restored_trial_supersedes_exactly_the_steps_beyond_the_checkpoint() -> None:
-    history = fold(
+    history = folded(
         [*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2, restored=3)]
     )
     (trial,) = history.trials
@@ -181,13 +174,13 @@ def test_a_restored_trial_supersedes_exactly_the_steps_beyond_the_checkpoint() -
 
 
 def test_until_the_next_attempt_begins_nothing_is_superseded() -> None:
-    history = fold(lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5))
+    history = folded(lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5))
     assert history.trials[0].step == 5
     assert history.trials[0].best == (0.5, 5)
 
 
 def test_a_checkpoint_that_could_not_be_restored_is_gone_with_its_steps() -> None:
-    history = fold(
+    history = folded(
         [*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2, restored=2)]
     )
     assert list(history.trials[0].checkpoints) == [2]
@@ -206,13 +199,13 @@ def test_a_checkpoint_that_could_not_be_restored_is_gone_with_its_steps() -> Non
 def test_a_best_value_that_was_superseded_is_found_anew(
     values: tuple[float, ...], best: tuple[float, int]
 ) -> None:
-    history = fold([*lost_at_5_with_a_checkpoint_at_3(*values), began(attempt=2, restored=3)])
+    history = folded([*lost_at_5_with_a_checkpoint_at_3(*values), began(attempt=2, restored=3)])
     assert history.trials[0].best == best
 
 
 def test_another_trial_is_the_best_once_the_best_value_was_superseded() -> None:
     other: list[AnyEvent] = [proposed(1), started(1), began(1), reported(1, 0.35, trial=1)]
-    history = fold([*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), *other])
+    history = folded([*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), *other])
     assert history.best == 0
     history.apply(began(attempt=2, restored=3))
     assert history.best == 1
@@ -221,7 +214,7 @@ def test_another_trial_is_the_best_once_the_best_value_was_superseded() -> None:
 
 
 def test_a_trial_that_starts_over_has_no_best() -> None:
-    history = fold([*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2)])
+    history = folded([*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2)])
     assert history.trials[0].best is None
     assert history.best is None
     assert history.lost_steps == 5
@@ -231,7 +224,7 @@ def test_a_trial_that_starts_over_has_no_best() -> None:
 
 
 def tries(cause: Any, outcome: Any, count: int, **retries: Any) -> TrialRecord:
-    history = fold([created(retries=retries), opened(1.0), proposed()])
+    history = folded([created(retries=retries), opened(1.0), proposed()])
     for attempt in range(1, count + 1):
         history.apply(started(attempt=attempt))
         history.apply(ended(outcome, cause, attempt=attempt))
@@ -263,7 +256,7 @@ def preempted(
     """Attempt by attempt: from the beginning, so many steps, then preempted; on one of `nodes`
     after the other.
     """
-    history = fold([created(retries=retries), opened(1.0), proposed()])
+    history = folded([created(retries=retries), opened(1.0), proposed()])
     for attempt, count in enumerate(steps, 1):
         node = nodes[attempt % len(nodes)]
         for event in (started(attempt=attempt), Began(t=4.0, trial=0, attempt=attempt, node=node)):
@@ -319,7 +312,7 @@ def test_a_log_of_before_that_limit_has_none() -> None:
 
 
 def test_causes_are_counted_apart() -> None:
-    history = fold([created(), opened(1.0), proposed()])
+    history = folded([created(), opened(1.0), proposed()])
     for attempt in range(1, 11):
         history.apply(started(attempt=attempt))
         history.apply(
@@ -335,7 +328,7 @@ def test_causes_are_counted_apart() -> None:
 
 
 def test_elapsed_is_the_sum_of_the_sessions() -> None:
-    history = fold(
+    history = folded(
         [created(), opened(100.0), Closing(t=160.0, status="interrupted", why="", by="user")]
     )
     history.apply(Closed(t=170.0, status="interrupted"))
@@ -348,14 +341,16 @@ def test_elapsed_is_the_sum_of_the_sessions() -> None:
 
 
 def test_a_session_that_was_killed_counts_until_its_last_event() -> None:
-    history = fold(
+    history = folded(
         [created(), opened(100.0), Proposed(t=150.0, trial=0, config={}), opened(1000.0)]
     )
     assert history.elapsed(1010.0) == 60.0
 
 
 def test_a_clock_that_steps_back_takes_nothing_away() -> None:
-    history = fold([created(), opened(100.0), Proposed(t=150.0, trial=0, config={}), opened(40.0)])
+    history = folded(
+        [created(), opened(100.0), Proposed(t=150.0, trial=0, config={}), opened(40.0)]
+    )
     assert history.elapsed() == 50.0
     assert history.elapsed(60.0) == 50.0
     history.apply(Proposed(t=50.0, trial=1, config={}))
@@ -364,7 +359,7 @@ def test_a_clock_that_steps_back_takes_nothing_away() -> None:
 
 
 def test_a_coordinator_that_comes_back_begins_no_session() -> None:
-    history = fold(
+    history = folded(
         [created(), opened(100.0), proposed(), started(), opened(200.0, by="coordinator")]
     )
     assert history.sessions == 1
@@ -373,7 +368,7 @@ def test_a_coordinator_that_comes_back_begins_no_session() -> None:
 
 
 def test_attempts_of_a_driver_that_is_gone_are_orphans_until_they_are_declared_lost() -> None:
-    history = fold([*at_work(), opened(9.0)])
+    history = folded([*at_work(), opened(9.0)])
     assert history.orphans == [(0, 1)]
     history.apply(ended("lost", "preempted"))
     assert history.orphans == []
@@ -422,7 +417,7 @@ def test_attempts_of_a_driver_that_is_gone_are_orphans_until_they_are_declared_l
     ),
 )
 def test_a_refused_event_changes_nothing(event: AnyEvent) -> None:
-    history = fold([*at_work(), reported(1, 0.5, 0.7), saved(2)])
+    history = folded([*at_work(), reported(1, 0.5, 0.7), saved(2)])
     before = seen(history)
     with pytest.raises(IllegalMove):
         history.apply(event)
@@ -433,7 +428,7 @@ def test_a_refused_event_changes_nothing(event: AnyEvent) -> None:
     "event", [began(attempt=2, restored=6), reported(6, 0.5, attempt=2), saved(4, attempt=2)]
 )
 def test_an_attempt_goes_on_from_what_there_is(event: AnyEvent) -> None:
-    history = fold(lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5))
+    history = folded(lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5))
     before = seen(history)
     with pytest.raises(IllegalMove):
         history.apply(event)
@@ -441,7 +436,7 @@ def test_an_attempt_goes_on_from_what_there_is(event: AnyEvent) -> None:
 
 
 def test_what_an_attempt_that_was_declared_lost_still_sends_is_refused() -> None:
-    history = fold(
+    history = folded(
         [*lost_at_5_with_a_checkpoint_at_3(0.1, 0.2, 0.3, 0.4, 0.5), began(attempt=2, restored=3)]
     )
     for event in (reported(6, 0.9), saved(5), ended("done"), began(restored=3)):
@@ -452,7 +447,7 @@ def test_what_an_attempt_that_was_declared_lost_still_sends_is_refused() -> None
 
 
 def test_nothing_runs_on_in_a_closed_experiment() -> None:
-    history = fold([*at_work(), Closing(t=8.0, status="stopped", why="", by="user")])
+    history = folded([*at_work(), Closing(t=8.0, status="stopped", why="", by="user")])
     with pytest.raises(IllegalMove, match="trial 0"):
         history.apply(Closed(t=9.0, status="stopped"))
     history.apply(ended("paused"))
@@ -470,7 +465,7 @@ def test_an_empty_log_has_no_specification() -> None:
 
 def test_a_coordinator_that_comes_back_knows_no_other_environment_than_its_driver() -> None:
     found = {"git": {"commit": "c0ffee"}}
-    history = fold(
+    history = folded(
         [created(), Opened(t=0, by="driver", driver="a", slots=2, trials=4, environment=found)]
     )
     history.apply(Opened(t=1, by="coordinator", driver="a", slots=2, trials=4))

@@ -40,6 +40,7 @@ from regrow.show.live import Live
 from regrow.show.live.terminal import Events
 from regrow.tasks.errors import UserError
 from regrow.tasks.process import temporary
+from tests.unit.fresh import fresh, printed
 from tests.unit.refusing import TEXT, Refused
 
 PROXY = "http://proxy.example:3128"
@@ -148,14 +149,7 @@ def test_as_many_files_as_the_system_allows() -> None:
         "import resource as r; from regrow.infra.machine.host_environment import raise_file_limit as f;"
         "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (256, hard)); f(); print(*r.getrlimit(r.RLIMIT_NOFILE))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    soft, hard = map(int, done.stdout.split())
+    soft, hard = map(int, printed(code).split())
     assert soft == min(hard, FILES)
 
 
@@ -164,7 +158,7 @@ def test_too_few_files_are_said_at_once() -> None:
         "import resource as r; from regrow.infra.machine.host_environment import raise_file_limit as f;"
         "r.setrlimit(r.RLIMIT_NOFILE, (64, 64)); f()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = fresh(code)
     assert "UserError: only 64 files may be open at a time here" in done.stderr
 
 
@@ -173,7 +167,7 @@ def test_too_few_processes_and_threads_are_said_at_once(tmp_path: Path) -> None:
         "import os, resource as r; from regrow.infra.machine.host_environment import check_tasks as f;"
         f"os.setuid({os.getuid() or 65534}); r.setrlimit(r.RLIMIT_NPROC, (99, 99)); f()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = fresh(code)
     assert "threads may be started here (a limit of `ulimit -u`)" in done.stderr
     check_tasks(cgroups(tmp_path / "roomy", most="max", now="80"))
     with pytest.raises(UserError, match=r"only 20 more .* \(a limit of the cgroup /.*/above\)"):
@@ -255,7 +249,7 @@ def test_what_a_machine_runs_out_of_later_is_named(name: str, most: int) -> None
         "        try:\n            raise ValueError from error\n"
         "        except ValueError as outer:\n            print(exhausted(outer))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = fresh(code)
     many = ["no more processes or threads may be started here (`ulimit -u`, a cgroup's limit)"] * 2
     files = ["no more files may be open here (`ulimit -n`)", ""]
     assert done.stdout.splitlines() == (many if name == "RLIMIT_NPROC" else files), done.stderr
@@ -300,9 +294,7 @@ def test_a_path_that_is_refused_is_the_users(do: str, words: str | None, tmp_pat
             (home / name).symlink_to(target)
         if os.getuid():
             locked.chmod(0)
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(home)], capture_output=True, text=True, check=False
-        )
+        done = fresh(code, home)
         locked.chmod(0o700)
         seen = done.stdout.strip().replace(str(home), "HOME").replace(str(locked), "LOCKED")
     assert seen == str(words), done.stderr
@@ -397,12 +389,7 @@ def test_the_embedded_prefect_server_starts_where_few_files_may_be_open(tmp_path
         "user = open(sys.argv[1], 'w'); fcntl.flock(user, fcntl.LOCK_SH);"
         "from pathlib import Path; from regrow.infra.prefect.process import ServerUsers; ServerUsers(Path(sys.argv[1])); print('held')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "users"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = fresh(code, tmp_path / "users")
     assert done.stdout == "held\n", done.stderr
 
 

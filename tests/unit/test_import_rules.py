@@ -7,8 +7,6 @@ each rule.
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -16,6 +14,7 @@ import pytest
 from docs.site import rooms
 from regrow.infra.ray.joining import TRIAL_MODULES
 from tests.unit.foreign import PRIVATE, used
+from tests.unit.fresh import printed
 
 LAYERS = ("search", "tasks", "infra", "show", "flows", "apps", "face", "integrations")
 """From below: each may import from those before it. The face is all that is in none of the
@@ -392,11 +391,7 @@ def test_starting_up_loads_nothing_heavy() -> None:
     """The same on the running thing: what the command line and a worker import."""
     modules = "regrow.cli, regrow.infra.ray.executor, regrow.flows.coordinator.coordinator, regrow.flows.recording.recorder, regrow.flows.run"
     code = f"import sys, {modules}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+    assert printed(code).split() == []
 
 
 def test_workers_load_nothing_of_prefect() -> None:
@@ -407,11 +402,7 @@ def test_workers_load_nothing_of_prefect() -> None:
         (*TRIAL_MODULES, "regrow.flows.coordinator.actor", "regrow.flows.recording.recorder")
     )
     code = f"import sys, {modules}; print(*(name for name in sys.modules if name.partition('.')[0] == 'prefect'))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+    assert printed(code).split() == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -28,6 +27,7 @@ from regrow.tasks.errors import UserError
 from regrow.tasks.trial.trial import Trial
 from tests.system.test_frameworks import SETTINGS
 from tests.unit.attempting import Attempting, outcome, steps
+from tests.unit.fresh import printed
 from tests.unit.office import MakeOffice
 
 FRAMEWORKS = {
@@ -95,10 +95,7 @@ def test_each_integration_has_its_extra_and_its_example() -> None:
 
 def test_an_integration_loads_no_other() -> None:
     code = "import sys, regrow.integrations.sklearn; print(*(m for m in sys.modules if m.startswith('regrow.integrations.')))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert {name.split(".")[2] for name in done.stdout.split()} == {"sklearn", "installed"}
+    assert {name.split(".")[2] for name in printed(code).split()} == {"sklearn", "installed"}
 
 
 # A framework with callbacks

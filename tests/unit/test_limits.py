@@ -29,6 +29,7 @@ from regrow.search.planning.verify import verify
 from regrow.search.spec import Spec
 from regrow.search.spec.moments import epoch, moment
 from regrow.show.views import budget
+from tests.unit import told
 
 HOUR = 3600.0
 STEP = 60.0
@@ -205,10 +206,7 @@ def test_a_further_limit_is_to_come() -> None:
 
 
 def folded(*events: AnyEvent, like: Simulation) -> History:
-    history = History()
-    for event in [*like.events[:2], *events]:
-        history.apply(event)
-    return history
+    return told.folded([*like.events[:2], *events])
 
 
 def test_idle_machines_and_the_head_count() -> None:
@@ -253,9 +251,7 @@ def test_all_parts_of_a_limit_are_recorded_once() -> None:
 def test_what_still_runs_at_the_limit_is_overdue() -> None:
     done = run({"deadline": "3h"})
     cut = next(n for n, event in enumerate(done.events) if isinstance(event, Closing))
-    history = History()
-    for event in done.events[: cut + 1]:
-        history.apply(event)
+    history = told.folded(done.events[: cut + 1])
     assert history.running
     assert not limits.overdue(history, done.events[cut].t)
     assert limits.overdue(history, 3 * HOUR)

@@ -34,10 +34,9 @@ from regrow.search.events import (
     Saved,
     Started,
 )
-from regrow.search.history import History
 from regrow.tasks.trial.names import task_name
 from tests.unit.simulated import SPEC, Simulation, created, opened, resumed
-from tests.unit.told import kept
+from tests.unit.told import folded, kept
 
 
 @dataclass(slots=True)
@@ -408,9 +407,7 @@ def test_no_text_has_a_nul_which_postgresql_refuses() -> None:
 
 def test_a_dropped_trial_has_a_tag_and_the_experiment_another_best() -> None:
     events = Simulation(seed=1).open().run().events
-    best = History()
-    for event in events:
-        best.apply(event)
+    best = folded(events)
     assert best.leader is not None
     assert best.leader.best is not None
     key, value = task_name(best.leader.number), repr(best.leader.best[0])

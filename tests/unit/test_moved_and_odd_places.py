@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from regrow.infra.stores.pages import open_pages
 from regrow.search.errors import SpecError
 from regrow.search.events import encode
 from regrow.tasks.errors import UserError
+from tests.unit.fresh import printed
 from tests.unit.simulated import created, opened
 
 ODD = (
@@ -286,13 +285,7 @@ def test_settings_that_prefect_cannot_read_are_told_with_their_file(
     code = "from regrow.infra.prefect.server import configured_api_url as asked\ntry: asked()\nexcept Exception as e: print(repr(e))"
 
     def asked() -> str:
-        return subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=dict(os.environ),
-        ).stdout
+        return printed(code)
 
     told = asked()
     assert f"Prefect cannot read its settings in {file} (" in told

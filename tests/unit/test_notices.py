@@ -19,6 +19,7 @@ from regrow.infra.ray import notices
 from regrow.infra.ray.labels import NODE
 from regrow.infra.ray.metadata import Unanswered
 from regrow.infra.ray.notices import NodeNotices, Poller
+from tests.unit.fresh import printed
 from tests.unit.metadata_service import ACTION, INSTANCE_ACTION, Service, serving
 
 # ---- listening
@@ -147,12 +148,9 @@ with listens.listen(lambda *notice: told.put(notice)):
 print([name for name in ("ray", "prefect", "mlflow") if name in sys.modules])
 """
     with serving(service):
-        done = subprocess.run(
-            [sys.executable, "-c", code, pickle.dumps(NodeNotices()).hex()],
-            text=True,
-            capture_output=True,
-            timeout=60,
-            check=True,
+        said = printed(
+            code,
+            pickle.dumps(NodeNotices()).hex(),
             env={
                 **os.environ,
                 "REGROW_CLOUD": "aws",
@@ -160,7 +158,7 @@ print([name for name in ("ray", "prefect", "mlflow") if name in sys.modules])
                 "http_proxy": "http://127.0.0.1:1",  # which must not be asked
             },
         )
-    assert done.stdout.splitlines() == [
+    assert said.splitlines() == [
         "AWS takes the spot instance back (terminate at 2017-09-18T08:22:00Z) True",
         "[]",
     ]

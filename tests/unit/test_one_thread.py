@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -19,6 +17,7 @@ from regrow.search.samplers import make
 from regrow.search.samplers.acquisition import CubePoints
 from regrow.search.samplers.cube import modelled
 from regrow.search.samplers.mobster_model import MobsterModel
+from tests.unit.fresh import printed
 from tests.unit.mixed_space import LINE, setting
 from tests.unit.replaying import on_paper, seed_of
 
@@ -68,10 +67,7 @@ print(first(), threads())
 
 def test_it_holds_for_the_first_call_of_a_process_which_is_what_loads_the_libraries() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", FRESH], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "{1} {2}\n"
+    assert printed(FRESH, env=environment) == "{1} {2}\n"
 
 
 class Looking(RandomSampler):

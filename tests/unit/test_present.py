@@ -17,6 +17,7 @@ from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Began, Closing, Ended, Opened, Reported, Row, Started
 from regrow.search.history import History
 from tests.unit.lost_trial import TRACE, beginning, ending, loss
+from tests.unit.told import folded
 
 
 def told(*parts: list[AnyEvent]) -> list[PrefectEvent]:
@@ -138,10 +139,7 @@ def test_every_event_is_in_the_table_of_their_names() -> None:
 
 @pytest.fixture
 def history() -> History:
-    found = History()
-    for event in [*beginning(), *loss(), *ending()]:
-        found.apply(event)
-    return found
+    return folded([*beginning(), *loss(), *ending()])
 
 
 @pytest.fixture

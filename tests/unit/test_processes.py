@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from regrow.infra.machine.processes import marked
+from tests.unit.programs import await_true
 
 DRIVER = """
 import fcntl, os, sys, time
@@ -119,10 +120,7 @@ def test_processes_that_have_lost_the_mark_are_killed_if_they_were_named_and_no_
         assert driver.stdout is not None
         titled, another = (int(word) for word in driver.stdout.readline().split())
         driver.kill()
-        deadline = time.monotonic() + 60
-        while runs(titled) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not runs(titled)
+        assert await_true(lambda: not runs(titled))
         assert runs(another)
         os.kill(another, signal.SIGKILL)
 

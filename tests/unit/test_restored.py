@@ -4,11 +4,11 @@ its own.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.unit.fresh import printed
 
 HEAD = """
 import builtins, os, resource, signal, socket, sys, tempfile, threading, time, warnings
@@ -61,12 +61,4 @@ def test_the_next_attempt_finds_its_process_as_it_was(
 ) -> None:
     (tmp_path / "here").write_text("yes")
     code = f"{HEAD}    {change}\nassert {holds}"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed(code, cwd=tmp_path)

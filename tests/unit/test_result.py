@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from regrow.search.planning.simulator import Simulation
 from regrow.show import figures
 from regrow.tasks.checkpoint import saving
 from tests.unit import exported
+from tests.unit.fresh import printed
 from tests.unit.told import kept as kept_rows
 
 
@@ -316,8 +315,7 @@ def test_importing_regrow_loads_nothing_heavy_and_hides_no_builtin() -> None:
         "import sys\nfrom regrow import *\nimport builtins\nassert open is builtins.open\n"
         "print(sorted({'pandas', 'optuna', 'plotly', 'ray', 'prefect', 'mlflow', 'numpy', 'matplotlib'} & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert printed(code).strip() == "[]"
 
 
 def test_a_metric_may_have_the_name_of_anything_that_a_log_has(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import pytest
 from regrow.search.events import Began, Closed, Ended, Opened, Revived, decode, encode
 from regrow.search.history import History, TrialRecord
 from regrow.search.lifecycle import IllegalMove, TrialState
-from regrow.search.planning.simulator import Simulation as Simulated
 from regrow.search.planning.verify import verify
 from regrow.testing import check_log, decisions
-from tests.unit.revived import curves, failed_after, failing, retried, simulated, until
+from tests.unit.revived import curves, failed_after, failing, reopened, retried, simulated, until
 from tests.unit.simulated import Simulation
+from tests.unit.told import folded
 
 
 def test_failed_trials_go_on_from_their_last_checkpoints_as_further_attempts() -> None:
@@ -46,9 +46,7 @@ def test_with_anew_they_begin_from_nothing_and_their_checkpoints_are_dropped() -
 
 def test_only_what_has_failed_is_tried_again_and_only_where_it_was_asked_for() -> None:
     broken = failing(simulated(schedule="fifo"), (1, 2), (4, 3))
-    plain = (
-        Simulated(spec=broken.spec, objective=broken.objective, workers=2).open(broken.events).run()
-    )
+    plain = reopened(broken, retry_failed=False).run()
     assert plain.history.counts[TrialState.FAILED] == 2
     mended = retried(broken)
     assert [event.trial for event in mended.events if isinstance(event, Revived)] == [1, 4]
@@ -74,16 +72,10 @@ def test_a_trial_that_fails_only_as_its_lost_driver_is_declared_lost_is_among_th
 
 def test_the_wish_outlives_a_driver_that_was_lost_before_it_was_all_fulfilled() -> None:
     broken = failing(simulated(schedule="fifo"), *((number, 2) for number in range(9)))
-    first = Simulated(spec=broken.spec, objective=broken.objective, workers=2).open(
-        broken.events, retry_failed=True
-    )
+    first = reopened(broken)
     cut = len(broken.events) + 4  # the opening and three of the nine
     assert isinstance(first.events[cut - 1], Revived)
-    again = (
-        Simulated(spec=broken.spec, objective=broken.objective, workers=2)
-        .open(first.events[:cut])
-        .run()
-    )
+    again = reopened(broken, first.events[:cut], retry_failed=False).run()
     assert again.history.counts[TrialState.DONE] == 9
     assert sum(isinstance(event, Revived) for event in again.events) == 9
     check_log(again.events)
@@ -92,9 +84,7 @@ def test_the_wish_outlives_a_driver_that_was_lost_before_it_was_all_fulfilled() 
 def test_retries_are_counted_anew() -> None:
     run = failing(simulated(schedule="fifo", retries={"error": 1}), (0, 2), (0, 3))
     assert run.history.trials[0].state is TrialState.FAILED
-    again = Simulated(spec=run.spec, objective=run.objective, workers=2).open(
-        run.events, retry_failed=True
-    )
+    again = reopened(run)
     while (
         again.history.trials[0].attempt is None or again.history.trials[0].attempt.t_began is None
     ):
@@ -107,9 +97,7 @@ def test_retries_are_counted_anew() -> None:
 def test_a_trial_that_fails_again_can_be_tried_again_again() -> None:
     run = failing(simulated(schedule="fifo"), (0, 2))
     for step in (4, 6):
-        again = Simulated(spec=run.spec, objective=run.objective, workers=2).open(
-            run.events, retry_failed=True
-        )
+        again = reopened(run)
         while (trial := again.history.trials[0]).step < step:
             again.run(most_events=len(again.events) + 1)
         again.fail(0, "not yet")
@@ -154,9 +142,7 @@ def test_how_many_ended_without_a_better_value_is_counted_as_if_it_had_not() -> 
     run = failing(
         simulated(workers=1, schedule="fifo", stop={"plateau": {"trials": 50}}), (2, 2), (5, 2)
     )
-    again = Simulated(spec=run.spec, objective=run.objective, workers=1).open(
-        run.events, retry_failed=True
-    )
+    again = reopened(run)
     ends, best, since = run.history, float("-inf"), 0
     leader = 0.0
     fold = History()
@@ -194,12 +180,8 @@ def test_one_that_was_to_pause_waits_for_its_promotion_again(schedule: Any) -> N
     log = until(run.events, "pause")
     trial = log[-1].trial  # type: ignore[union-attr]  # a decision
     failed = failed_after(run, log)
-    opened = Simulated(spec=run.spec, objective=run.objective, workers=1).open(
-        failed.events, retry_failed=True
-    )
-    history = History()
-    for event in opened.events[: len(failed.events) + 2]:
-        history.apply(event)
+    opened = reopened(failed)
+    history = folded(opened.events[: len(failed.events) + 2])
     assert history.trials[trial].state is TrialState.PAUSED
     assert history.held == {trial}
     mended = opened.run()

@@ -14,7 +14,7 @@ from regrow.search.planning.planner import Planner, seed_for
 from regrow.search.planning.simulator import FunctionObjective
 from regrow.search.planning.simulator import Simulation as Simulated
 from regrow.search.planning.verify import verify
-from regrow.search.samplers.base import Result
+from regrow.search.samplers.base import Proposal, Result, Sampler
 from regrow.search.space import Space
 from regrow.search.space.setting import Setting
 from regrow.search.spec import Spec
@@ -54,21 +54,24 @@ def test_under_every_schedule_what_had_failed_comes_to_an_end(schedule: Any, wor
     assert verify(mended.events).difference is None
 
 
+BRACKET: dict[str, Any] = {
+    "schedule": {"successive_halving": {"n": 9, "grace_period": 3}},
+    "trials": 9,
+    "max_steps": 9,
+}
+
+
+def by_value() -> list[int]:
+    """The trials of `BRACKET`, the worst first."""
+    trials = simulated(1, schedule="fifo").open().run().history.trials
+    return sorted(range(9), key=lambda number: float(trials[number].config["x"]))
+
+
 def test_a_revived_member_of_a_bracket_is_compared_with_all_that_reached_the_rung() -> None:
     """Of nine, three continue: the best one, which failed on its way to the rung, is one more."""
-    best = max(
-        range(9),
-        key=lambda n: float(
-            simulated(1, schedule="fifo").open().run().history.trials[n].config["x"]
-        ),
-    )
-    plan: dict[str, Any] = {
-        "schedule": {"successive_halving": {"n": 9, "grace_period": 3}},
-        "trials": 9,
-        "max_steps": 9,
-    }
-    whole = simulated(1, **plan).open().run()
-    broken = failing(simulated(1, **plan), (best, 1))
+    best = by_value()[-1]
+    whole = simulated(1, **BRACKET).open().run()
+    broken = failing(simulated(1, **BRACKET), (best, 1))
     mended = retried(broken)
     assert mended.history.trials[best].state is whole.history.trials[best].state is TrialState.DONE
     reached = {t.number for t in broken.history.trials if t.step > 3}
@@ -77,22 +80,10 @@ def test_a_revived_member_of_a_bracket_is_compared_with_all_that_reached_the_run
 
 
 def test_a_revived_member_of_a_bracket_that_is_worse_than_those_that_went_on_is_stopped() -> None:
-    worst = min(
-        range(9),
-        key=lambda n: float(
-            simulated(1, schedule="fifo").open().run().history.trials[n].config["x"]
-        ),
-    )
-    plan: dict[str, Any] = {
-        "schedule": {"successive_halving": {"n": 9, "grace_period": 3}},
-        "trials": 9,
-        "max_steps": 9,
-    }
-    mended = retried(failing(simulated(1, **plan), (worst, 1)))
-    assert (mended.history.trials[worst].state, mended.history.trials[worst].step) == (
-        TrialState.STOPPED,
-        3,
-    )
+    worst = by_value()[0]
+    mended = retried(failing(simulated(1, **BRACKET), (worst, 1)))
+    trial = mended.history.trials[worst]
+    assert (trial.state, trial.step) == (TrialState.STOPPED, 3)
 
 
 def test_a_revived_one_is_part_of_the_population_again() -> None:
@@ -125,6 +116,14 @@ def _setting(search: Any) -> Setting:
     return Setting(space=Space.parse(parameters), modes=("max",), max_steps=9, trials=15)
 
 
+def _asked(sampler: Sampler, number: int) -> tuple[Proposal, Result]:
+    """What is proposed as a trial, and the result of that once it runs."""
+    proposal = sampler.ask(number, seed_for(3, number))
+    assert proposal is not None
+    parts: dict[str, Any] = {"config": proposal.config, "state": proposal.state}
+    return proposal, Result(number=number, **parts, status="running")
+
+
 @pytest.mark.parametrize("search", SAMPLERS, ids=str)
 def test_a_sampler_learns_what_a_revived_trial_came_to_and_forgets_that_it_had_failed(
     search: Any,
@@ -132,16 +131,10 @@ def test_a_sampler_learns_what_a_revived_trial_came_to_and_forgets_that_it_had_f
     """Told that a trial failed, runs again and is done, it proposes what it does if the trial just
     was done.
     """
-    setting = _setting(search)
-    straight, crooked = samplers.make(search, setting), samplers.make(search, setting)
+    straight, crooked = (samplers.make(search, _setting(search)) for _ in range(2))
     for number in range(14):
-        seed = seed_for(3, number)
-        proposal, other = straight.ask(number, seed), crooked.ask(number, seed)
-        assert proposal is not None
-        assert proposal == other, f"proposal {number}"
-        began = Result(
-            number=number, config=proposal.config, state=proposal.state, status="running"
-        )
+        proposal, began = _asked(straight, number)
+        assert _asked(crooked, number)[0] == proposal, f"proposal {number}"
         curve = [
             (step, float(proposal.config["x"]) + 0.01 * step * number) for step in range(1, 10)
         ]
@@ -199,16 +192,10 @@ def test_what_a_revived_configuration_comes_to_takes_the_place_of_what_it_came_t
     search: Any,
 ) -> None:
     """Of repeats, where one had failed and the mean of the others was told."""
-    setting = _setting(search)
-    straight, crooked = samplers.make(search, setting), samplers.make(search, setting)
+    straight, crooked = (samplers.make(search, _setting(search)) for _ in range(2))
     for number in range(10):
-        seed = seed_for(3, number)
-        proposal, other = straight.ask(number, seed), crooked.ask(number, seed)
-        assert proposal is not None
-        assert proposal == other, f"proposal {number}"
-        began = Result(
-            number=number, config=proposal.config, state=proposal.state, status="running"
-        )
+        proposal, began = _asked(straight, number)
+        assert _asked(crooked, number)[0] == proposal, f"proposal {number}"
         done = replace(
             began, status="done", value=float(number % 4), intermediate=[(9, float(number % 4))]
         )
@@ -233,15 +220,11 @@ def test_the_generations_of_cmaes_are_the_same_for_who_is_told_everything_at_onc
         lively.tell(result)
 
     for number in range(14):
-        proposal = lively.ask(number, seed_for(3, number))
-        assert proposal is not None
+        proposal, began = _asked(lively, number)
         fresh = samplers.make({"cmaes": {"popsize": 4}}, setting)
         for result in told:
             fresh.tell(result)
-        assert fresh.ask(number, seed_for(3, number)) == proposal, f"proposal {number}"
-        began = Result(
-            number=number, config=proposal.config, state=proposal.state, status="running"
-        )
+        assert _asked(fresh, number)[0] == proposal, f"proposal {number}"
         tell(began)
         tell(replace(began, status="done", value=float(number % 4)))
         if number == 6:

@@ -24,7 +24,6 @@ from regrow.infra.prefect.events import PrefectEvents
 from regrow.infra.state.experiments import prepare, request_retry, retry_requested
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Ended, Opened, Revived, encode
-from regrow.search.history import History
 from regrow.search.spec import Spec
 from regrow.show.live.board import Board
 from regrow.show.live.text import ending, retry, summary
@@ -34,18 +33,12 @@ from tests.unit.office import opening_of
 from tests.unit.revived import failed_after, failing, retried, simulated, until
 from tests.unit.simulated import SPEC
 from tests.unit.test_mlflow_runs import reports
+from tests.unit.told import folded
 
 BROKEN = failing(simulated(schedule="fifo", trials=3), (0, 2), (1, 2), (2, 2))
 MENDED = retried(BROKEN)
 SOME = failing(simulated(schedule="fifo", trials=4), (1, 2), (3, 2))
 ERROR = "NameError: name 'modle' is not defined"
-
-
-def fold(events: list[AnyEvent]) -> History:
-    history = History()
-    for event in events:
-        history.apply(event)
-    return history
 
 
 def into(places: Places, events: list[AnyEvent]) -> None:
@@ -88,7 +81,7 @@ def test_of_several_reasons_the_most_frequent_one_is_named(places: Places) -> No
         else e
         for e in BROKEN.events
     ]
-    (line,) = retry(fold(events), places)
+    (line,) = retry(folded(events), places)
     assert line.startswith(f"3 of 3 trials failed, 2 of them of: {ERROR}; after mending it: ")
 
 
@@ -168,7 +161,7 @@ def test_show_says_which_code_each_session_ran() -> None:
         else e
         for n, e in enumerate(MENDED.events)
     ]
-    history = fold(events)
+    history = folded(events)
     first, second = summaries.sessions(history)
     assert (first["changed"], first["commit"], first["dirty"], first["retry_failed"]) == (
         [],
@@ -181,7 +174,7 @@ def test_show_says_which_code_each_session_ran() -> None:
     assert line is not None
     assert line.startswith("code: train.py changed since the session of ")
     assert line.endswith("(commit ccccccc, dirty)")
-    assert summaries.code_line(fold(MENDED.events)) is None
+    assert summaries.code_line(folded(MENDED.events)) is None
 
 
 # Those who follow

@@ -112,13 +112,8 @@ def test_an_experiment_that_was_cut_off_goes_on(name: str, cut: int) -> None:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_trial_that_fails_for_good_holds_up_nobody(name: str) -> None:
     made = spec(SCHEDULES[name], retries={"error": 0})
-
-    def broken(config: Mapping[str, Any], step: int) -> float:
-        return loss(config, step)
-
-    simulation = Simulation(
-        spec=made, objective=FunctionObjective(function=broken, spec=made), workers=3
-    ).open()
+    objective = FunctionObjective(function=loss, spec=made)
+    simulation = Simulation(spec=made, objective=objective, workers=3).open()
     while simulation.history.closed is None:
         before = len(simulation.events)
         simulation.run(most_events=before + 11)
@@ -172,21 +167,6 @@ def test_the_lineage_of_a_population_is_in_the_log() -> None:
         assert event.why.startswith(f"exploits trial {event.source} (")
         assert event.config is not None
         assert event.manifests
-
-
-def test_a_population_larger_than_the_machines_takes_turns() -> None:
-    simulation = run({"pbt": {"perturbation_interval": 2}}, 2, trials=7)
-    most = 0
-    steps: Counter[int] = Counter()
-    for event in simulation.events:
-        if isinstance(event, Decided):
-            steps[event.trial] = event.step
-            most = max(
-                most,
-                max(steps.values()) - min(steps[t] for t in range(7)) if len(steps) == 7 else 0,
-            )
-    assert most <= 4
-    assert finals(simulation) == {"done": 7}
 
 
 def test_the_last_trials_get_all_machines() -> None:

@@ -200,31 +200,6 @@ def test_median_decides_as_ray_tune(tune: Any, seed: int, mode: Mode) -> None:
     assert 3 < len(gone) < 23
 
 
-def test_ray_tune_averages_from_the_grace_period_on_and_vizier_from_the_first_step(
-    tune: Any,
-) -> None:
-    ray = tune.schedulers.MedianStoppingRule(
-        time_attr="training_iteration",
-        metric="m",
-        mode="max",
-        grace_period=2,
-        min_samples_required=1,
-    )
-    ours = scheduler({"median": {"grace_period": 2, "min_samples_required": 1}}, mode="max")
-    fakes = [Fake(0), Fake(1)]
-    for fake in fakes:
-        ray.on_trial_add(controller(fakes), fake)
-    for step, value in ((1, 10.0), (2, 0.0)):
-        ray.on_trial_result(controller(fakes), fakes[0], {"training_iteration": step, "m": value})
-    ours.tell(0, [10.0, 0.0], Verdict())
-    for step in (1, 2):
-        theirs = ray.on_trial_result(
-            controller(fakes), fakes[1], {"training_iteration": step, "m": 1.0}
-        )
-    assert theirs == "CONTINUE"  # against 0, the average of step 2
-    assert ours.decide(1, [1.0, 1.0]).action == "stop"  # against 5, the average of steps 1 and 2
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_median_decides_as_optuna_where_curves_are_flat_and_only_finished_trials_count(
     mode: Mode,
@@ -251,19 +226,6 @@ def test_median_decides_as_optuna_where_curves_are_flat_and_only_finished_trials
     assert 8 < stopped < 35
 
 
-def test_optuna_compares_with_values_at_the_step_and_vizier_with_averages_up_to_it() -> None:
-    study, theirs = optuna_says(MedianPruner(n_startup_trials=1, n_min_trials=1), "max", 2)
-    ours = scheduler({"median": {"min_samples_required": 1}}, mode="max")
-    for step, value in ((1, 0.0), (2, 10.0)):
-        theirs[0].report(value, step)
-        ours.tell(0, [0.0, 10.0][:step], Verdict())
-    study.tell(theirs[0], 10.0)
-    for step in (1, 2):
-        theirs[1].report(6.0, step)
-    assert theirs[1].should_prune()  # 6 against 10
-    assert ours.decide(1, [6.0, 6.0]).action == "continue"  # 6 against 5
-
-
 # ---- HyperBand
 
 
@@ -276,14 +238,6 @@ def test_hyperband_has_ray_tunes_brackets_the_other_way_round(
     )
     theirs = [(ray._get_n0(s), ray._get_r0(s)) for s in range(ray._s_max_1)]
     assert theirs == [bracket[0] for bracket in reversed(brackets(most, eta))]
-
-
-def test_ray_tunes_hyperband_has_a_bracket_more_where_the_logarithm_is_rounded_up(
-    tune: Any,
-) -> None:
-    ray = tune.schedulers.HyperBandScheduler(metric="m", mode="max", max_t=60, reduction_factor=3)
-    assert ray._s_max_1 == 5  # log3(60) = 3.73; the paper takes the floor
-    assert len(brackets(60, 3)) == 4
 
 
 @pytest.mark.parametrize(

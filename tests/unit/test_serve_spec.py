@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from regrow.apps.serving import status
-from regrow.apps.serving.messages import Chosen
 from regrow.apps.serving.station_registration import checked, of_experiment, of_schedule
 from regrow.apps.serving.status import ServingStatus
 from regrow.apps.station.parts import SERVER, servers
@@ -25,6 +24,7 @@ from regrow.search.events import Closed
 from regrow.search.rollout import Canary
 from regrow.search.spec import Spec
 from regrow.tasks.errors import UserCodeError
+from tests.unit.answering import chosen
 from tests.unit.kept import SPEC, Kept
 from tests.unit.refusing import Refused
 
@@ -294,22 +294,7 @@ def test_a_server_says_how_it_stands_to_whoever_reads_its_file(tmp_path: Path) -
     one.listens("http://127.0.0.1:8100", 8100)
     one.troubled("--gate: no trial reports 'acc'; there are score")
     assert status.read(file).trouble == "serve.gate: no trial reports 'acc'; there are score"
-    one.serves(
-        "main",
-        Chosen(
-            role="main",
-            trial=3,
-            step=9,
-            metric="score",
-            mode="max",
-            value=0.5,
-            manifest="m",
-            folder="f",
-            config={},
-            since=1.0,
-            experiment="kept",
-        ),
-    )
+    one.serves("main", chosen(3, step=9))
     one.refuses("kept: trial 4, step 1, score 0.1 does not meet score > 0.5")
     one.troubled("")
     said = status.read(file)

@@ -13,6 +13,7 @@ from regrow.apps.serving.canary_rollout import CanaryRollout
 from regrow.apps.serving.messages import Chosen, Refused, Role
 from regrow.apps.serving.status import ServingStatus, read
 from regrow.search.rollout import Canary, RequestCounts, fails_more
+from tests.unit.answering import chosen
 
 
 class Serving:
@@ -36,22 +37,6 @@ class Serving:
     def losses(self) -> int:
         self.told.append("losses")
         return self.lost if self.told.count("losses") > 1 else 0
-
-
-def chosen(trial: int) -> Chosen:
-    return Chosen(
-        role="main",
-        trial=trial,
-        step=1,
-        metric="score",
-        mode="max",
-        value=0.5,
-        manifest=f"m{trial}",
-        folder="",
-        config={},
-        since=0.0,
-        experiment="kept",
-    )
 
 
 def offered(
@@ -95,7 +80,8 @@ def test_one_that_fails_more_often_is_refused_before_its_time(tmp_path: Path) ->
     }
     refused, told = offered(Serving(early, later), tmp_path, seconds=600)
     assert refused == Refused(
-        manifest="m1", why="as a canary it failed 4 of 10 requests, the others 0 of 90 requests"
+        manifest="manifests/1",
+        why="as a canary it failed 4 of 10 requests, the others 0 of 90 requests",
     )
     assert told == ["canary 1", "no canary"]
 
@@ -103,7 +89,7 @@ def test_one_that_fails_more_often_is_refused_before_its_time(tmp_path: Path) ->
 def test_one_with_which_a_process_ended_is_refused(tmp_path: Path) -> None:
     refused, told = offered(Serving(losses=1), tmp_path, seconds=600)
     assert refused == Refused(
-        manifest="m1", why="a process that answered with it, as a canary, ended"
+        manifest="manifests/1", why="a process that answered with it, as a canary, ended"
     )
     assert told == ["canary 1", "no canary"]
 

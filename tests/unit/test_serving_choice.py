@@ -17,6 +17,7 @@ from regrow.apps.serving.choosing import Checkpoints, candidates, config_of
 from regrow.apps.serving.following import Following, ServeTarget
 from regrow.apps.serving.messages import Chosen, Refused
 from regrow.search.events import Began, Decided, Ended, Proposed, Saved, Started
+from regrow.search.rollout import Gate
 from regrow.tasks.errors import UserCodeError, UserError
 from regrow.tasks.ports.store import Store, Unavailable
 from tests.memory_store import MemoryStore
@@ -54,7 +55,12 @@ def kept() -> Kept:
 
 
 def following(
-    kept: Kept, tmp_path: Path, taking: Taking, *wanted: ServeTarget, store: Store | None = None
+    kept: Kept,
+    tmp_path: Path,
+    taking: Taking,
+    *wanted: ServeTarget,
+    store: Store | None = None,
+    gate: Gate | None = None,
 ) -> Following:
     return Following(
         name="kept",
@@ -63,6 +69,7 @@ def following(
         replicas=taking,
         wanted=wanted or (ServeTarget(role="main"),),
         scratch=tmp_path,
+        gate=gate,
     )
 
 
@@ -224,7 +231,7 @@ def test_one_that_is_refused_is_not_tried_again_and_the_next_best_is(
         found.once(NEVER)
         found.settle(NEVER)
     assert taking.offered == [("main", 1, 1), ("main", 2, 1)]
-    assert [one.getMessage() for one in caplog.records] == [
+    assert caplog.messages == [
         "refused trial 1, step 1, score 0.9: broken",
         "serving trial 2, step 1, score 0.7",
     ]
@@ -381,7 +388,7 @@ def test_a_store_that_is_away_is_told_once_and_asked_again(
             time.sleep(0.005)
         stop.set()
         thread.join(10)
-    assert [one.getMessage() for one in caplog.records] == [
+    assert caplog.messages == [
         "kept: manifests/0/1/0000000001.json is out of reach for now: away; waiting"
     ]
 
@@ -430,9 +437,7 @@ def test_an_experiment_that_was_removed_is_served_on_and_another_of_its_name_is_
             time.sleep(0.005)
         stop.set()
         thread.join(10)
-    assert [one.getMessage() for one in caplog.records] == [
-        "kept: its log is not there any more; what is served stays"
-    ]
+    assert caplog.messages == ["kept: its log is not there any more; what is served stays"]
 
 
 def test_rows_that_were_superseded_do_not_count(kept: Kept) -> None:

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from regrow.apps.serving import following as module
-from regrow.apps.serving.choosing import Checkpoints
-from regrow.apps.serving.following import Following, ServeTarget
+from regrow.apps.serving.following import Following
 from regrow.search.errors import SpecError
 from regrow.search.rollout import Gate
 from regrow.tasks.errors import UserError
 from tests.memory_store import MemoryStore
 from tests.unit.answering import Answering
 from tests.unit.kept import Kept
-from tests.unit.test_serving_choice import Taking
+from tests.unit.test_serving_choice import Taking, following
 
 NEVER = threading.Event()
 
@@ -27,15 +26,7 @@ def kept() -> Kept:
 
 
 def gated(kept: Kept, tmp_path: Path, gate: str, taking: Taking | None = None) -> Following:
-    return Following(
-        name="kept",
-        store=kept.store,
-        source=Checkpoints(kept.store),
-        replicas=taking or Taking(),
-        wanted=(ServeTarget(role="main"),),
-        scratch=tmp_path,
-        gate=Gate.parse(gate, "--gate"),
-    )
+    return following(kept, tmp_path, taking or Taking(), gate=Gate.parse(gate, "--gate"))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +72,7 @@ def test_only_what_meets_the_gate_at_its_own_step_is_served(
         found.once(NEVER)
         found.settle(NEVER)
     assert taking.offered == [("main", trial, 5)]
-    assert [one.getMessage() for one in caplog.records] == [
+    assert caplog.messages == [
         "the gate score > 0.5 and seconds < 1 turned away trial 0, step 3, score 0.9, seconds 2",
         "serving trial 0, step 5, score 0.6",
     ]

@@ -4,6 +4,7 @@ its place.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from pathlib import Path
@@ -13,13 +14,14 @@ import pytest
 
 from regrow.apps.serving.messages import Chosen
 from regrow.apps.serving.series import ExperimentSeries
-from regrow.apps.serving.serve import Count, ServeRequest, serve
+from regrow.apps.serving.serve import serve
 from regrow.infra.state.places import Places
 from regrow.search.events import Closed
 from regrow.search.rollout import Canary, Gate
 from regrow.tasks.errors import UserError
 from tests.unit.kept import Kept
 from tests.unit.test_serving_choice import Taking
+from tests.unit.test_serving_class import asked
 
 NEVER = threading.Event()
 
@@ -102,7 +104,7 @@ def test_with_a_gate_one_that_runs_takes_over_with_its_first_checkpoint_that_pas
         second.best(0.55)
         second.best(0.7)
         assert nights.poll()[2:] == [("02T04", 3)]
-    said = [one.getMessage() for one in caplog.records]
+    said = caplog.messages
     assert "night-2026-11-02T04 is served, in place of night-2026-11-01T04" in said
     assert "the gate score > 0.5 turned away trial 0, step 1, score 0.4" in said
 
@@ -144,18 +146,9 @@ def test_nothing_fit_is_told_in_a_line(tmp_path: Path) -> None:
 def test_a_schedule_has_no_trial_for_a_canary(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     nights.begin(1)
-    asked = ServeRequest(
-        name="night",
-        model="serve.py:Model",
-        follow=True,
-        trial=None,
-        canary=Canary(trial=3, share=0.1),
-        replicas=Count(least=1, most=1),
-        ray=False,
-        host=None,
-        port=0,
-    )
+    canary = Canary(trial=3, share=0.1)
+    wanted = dataclasses.replace(asked("night"), follow=True, canary=canary)
     with pytest.raises(
         UserError, match=r"^--canary: 'night' is a schedule; name one of its experiments"
     ):
-        serve(nights.places, asked)
+        serve(nights.places, wanted)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import yaml
 from regrow.search.events import decode
 from regrow.search.planning.verify import verify
 from tests.unit.curve_tables import ROWS, SPACE, Call, caller, write
+from tests.unit.fresh import fresh
 
 
 @pytest.fixture
@@ -197,9 +196,7 @@ def test_as_a_process_it_loads_neither_ray_nor_prefect_and_needs_no_trainable(fi
         "try:\n    main()\n"
         "finally:\n    print([m for m in ('ray', 'prefect', 'mlflow') if m in sys.modules], file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=files, check=False, capture_output=True, text=True
-    )
+    done = fresh(code, cwd=files)
     assert json.loads(done.stdout)["status"] == "finished"
     assert done.stderr.strip() == "[]"
 

@@ -22,6 +22,7 @@ from regrow.infra.log.log import Log
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Ended, Joined, Opened, Proposed, Started, encode
 from tests.contract.test_agents_in_stores import member
+from tests.unit.programs import await_true
 from tests.unit.simulated import created
 
 CLOUD = """
@@ -108,20 +109,13 @@ def waits(trial: int) -> list[AnyEvent]:
     ]
 
 
-def await_(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30.0
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_leader_starts_what_attempts_wait_for_and_asks_again_where_the_cloud_refuses(
     make: Make, folder: Path, said: list[str]
 ) -> None:
     agent = make(joined("first"), *waits(0), *waits(1), *waits(2))
     asked = folder / "asked"
     with sizing.sizing_groups(agent):
-        await_(lambda: asked.exists() and asked.read_text().count("\n") >= 2)
+        assert await_true(lambda: asked.exists() and asked.read_text().count("\n") >= 2)
     # three machines are needed, and `most` leaves room for two
     assert asked.read_text().splitlines()[0] == "start on-demand 2"
     assert "the cloud: regrow: no capacity; trying again" in said
@@ -134,7 +128,7 @@ def test_another_group_is_asked_where_the_cloud_refuses_one(make: Make, folder: 
     agent = make(joined("first"), *waits(0), *waits(1), *waits(2))
     asked = folder / "asked"
     with sizing.sizing_groups(agent):
-        await_(lambda: asked.exists() and "start dearer 3" in asked.read_text())
+        assert await_true(lambda: asked.exists() and "start dearer 3" in asked.read_text())
     # at first the group that comes first in the file, with the other one for what it has no room for
     assert asked.read_text().splitlines()[:2] == ["start on-demand 2", "start dearer 1"]
 
@@ -142,7 +136,7 @@ def test_another_group_is_asked_where_the_cloud_refuses_one(make: Make, folder: 
 def test_an_idle_machine_leaves(make: Make) -> None:
     agent = make(joined("first"), joined("me"))
     with sizing.leaving(agent):
-        await_(lambda: agent.notices.why is not None)
+        assert await_true(lambda: agent.notices.why is not None)
     assert agent.notices.why == "its machine had no trial for 5 min"
 
 
@@ -154,7 +148,7 @@ def test_an_agent_leaves_that_was_asked_to_once_no_trial_is_left_for_its_machine
     agent = make(joined("first"), joined("me"), *(one for n in range(5) for one in failed(n)))
     agent.request = replace(agent.request, fleet=None, idle=30.0)
     with sizing.leaving(agent):
-        await_(lambda: agent.notices.why is not None)
+        assert await_true(lambda: agent.notices.why is not None)
     assert agent.notices.why == "its machine had no trial for 30 s"
 
 

@@ -22,6 +22,7 @@ from regrow.search.events import (
 )
 from regrow.search.history import History
 from regrow.search.lifecycle import AttemptState, IllegalMove, TrialState
+from tests.unit.told import folded
 
 SPEC = {
     "name": "told",
@@ -54,10 +55,7 @@ LOG: list[AnyEvent] = [
 
 
 def fold(*more: AnyEvent) -> History:
-    history = History()
-    for event in (*LOG, *more):
-        history.apply(event)
-    return history
+    return folded([*LOG, *more])
 
 
 def test_an_attempt_is_submitted_runs_leaves_and_has_ended() -> None:

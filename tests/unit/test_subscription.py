@@ -175,9 +175,7 @@ def test_an_error_of_a_background_reader_is_logged(
         Subscription(Follower(store), NEVER).in_background(take, "follower") as thread,
     ):
         thread.join()
-    assert [record.getMessage() for record in caplog.records] == [
-        "follower follows the log no more"
-    ]
+    assert caplog.messages == ["follower follows the log no more"]
 
 
 def test_what_is_available_ends_where_the_log_does(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from regrow.infra.stores.local import LocalStore
+from tests.unit.fresh import fresh
 
 LOOKS = """
 import os, sys
@@ -70,13 +69,7 @@ def test_another_user_sees_what_is_readable_and_is_told_the_rest(root: Path, ser
         (root / ".services").mkdir(mode=0o700 if os.getuid() == 0 else 0)
     if os.getuid():
         root.chmod(0o555)
-    done = subprocess.run(
-        [sys.executable, "-c", LOOKS, root],
-        env={**os.environ, "REGROW_HOME": str(root.parent / "home")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = fresh(LOOKS, root, env={**os.environ, "REGROW_HOME": str(root.parent / "home")})
     looks, mine, writing, *rest = done.stdout.splitlines() or [done.stderr]
     assert looks == "['ours'] True False"
     assert mine == (
@@ -98,9 +91,7 @@ def test_another_user_sees_what_is_readable_and_is_told_the_rest(root: Path, ser
 
 def test_whether_a_station_runs_on_a_root_that_cannot_be_read_is_unknown(root: Path) -> None:
     root.chmod(0o700 if os.getuid() == 0 else 0)
-    done = subprocess.run(
-        [sys.executable, "-c", STATUS, root], capture_output=True, text=True, check=False
-    )
+    done = fresh(STATUS, root)
     why = f"the state root {root} cannot be read (Permission denied)"
     where = "choose another with --state or REGROW_STATE"
     assert done.stdout.splitlines() == [f"{why}; {where}"] * 2, done.stderr

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from regrow.tasks.process import temporary
+from tests.unit.programs import await_true
 
 USES = """
 import sys, tempfile
@@ -39,13 +39,6 @@ def started(code: str = USES) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
-def becomes(what: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return what()
-
-
 def test_what_a_killed_process_leaves_is_removed_by_the_next_one_and_what_a_living_one_uses_stays(
     rooms: Path,
 ) -> None:
@@ -55,7 +48,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next_one_and_what_a_livi
     killed.communicate()
     assert (left / "weights").is_file()
     assert temporary.process_temp_dir().is_dir()
-    assert becomes(lambda: not left.parent.exists())
+    assert await_true(lambda: not left.parent.exists())
     assert (used / "weights").is_file()
     living.communicate("")
     assert living.returncode == 0
@@ -117,5 +110,5 @@ def test_a_room_that_was_never_locked_or_half_removed_goes_once_it_is_old(rooms:
     os.utime(rooms / "1-b", (0, 0))
     (rooms / "2-c").mkdir()
     temporary.process_temp_dir()
-    assert becomes(lambda: not (rooms / ".making-a").exists() and not (rooms / "1-b").exists())
+    assert await_true(lambda: not (rooms / ".making-a").exists() and not (rooms / "1-b").exists())
     assert (rooms / "2-c").is_dir()

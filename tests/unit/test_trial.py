@@ -14,7 +14,15 @@ from regrow.search.lifecycle import TrialState
 from regrow.tasks.ports.store import Unavailable
 from regrow.tasks.trial.trial import Trial
 from tests.memory_store import MemoryStore
-from tests.unit.attempting import Attempting, Killed, outcome, saving, sent, steadily, steps
+from tests.unit.attempting import (
+    Attempting,
+    Killed,
+    killed_after,
+    outcome,
+    sent,
+    steadily,
+    steps,
+)
 from tests.unit.office import MakeOffice
 
 # Steps and decisions
@@ -145,16 +153,8 @@ def test_a_restored_trial_goes_on_at_the_next_step(
 ) -> None:
     office = make_office(checkpoint={"every_steps": 2})
     seen: list[tuple[int, str, int]] = []
-
-    def killed_at_4(trial: Trial) -> None:
-        for step in trial.steps():
-            trial.report({"score": step}, checkpoint=saving(step))
-            if step == 3:
-                sent(trial)
-                raise Killed
-
     with pytest.raises(Killed):
-        attempt(office, killed_at_4)
+        attempt(office, killed_after(3))
     office.lost(0, 1)
 
     def again(trial: Trial) -> None:
@@ -176,16 +176,8 @@ def test_a_store_that_is_away_at_the_start_for_too_long_supersedes_nothing(
 ) -> None:
     monkeypatch.setattr("regrow.tasks.attempt.attempt.PATIENCE_SECONDS", 0.1)
     office = make_office()
-
-    def killed(trial: Trial) -> None:
-        for step in trial.steps():
-            trial.report({"score": step}, checkpoint=saving(step))
-            if step == 3:
-                sent(trial)
-                raise Killed
-
     with pytest.raises(Killed):
-        attempt(office, killed)
+        attempt(office, killed_after(3))
     office.lost(0, 1)
 
     class Away(MemoryStore):
@@ -208,15 +200,8 @@ def test_a_trial_that_was_lost_after_its_last_step_is_done_without_another(
     make_office: MakeOffice, attempt: Attempting
 ) -> None:
     office = make_office(max_steps=2)
-
-    def killed(trial: Trial) -> None:
-        for step in trial.steps():
-            trial.report({"score": step}, checkpoint=saving(step))
-        sent(trial)
-        raise Killed
-
     with pytest.raises(Killed):
-        attempt(office, killed)
+        attempt(office, killed_after(2))
     office.lost(0, 1)
     assert attempt(office, steadily).ended.outcome == "done"
     assert steps(office) == [1, 2]

@@ -8,7 +8,7 @@ import pytest
 
 from regrow.search.lifecycle import TrialState
 from regrow.tasks.trial.trial import Trial
-from tests.unit.attempting import Attempting, outcome, save, saving, sent, steadily, steps
+from tests.unit.attempting import Attempting, outcome, save, saving, sent, steadily
 from tests.unit.office import MakeOffice
 
 
@@ -79,10 +79,11 @@ def test_a_decision_to_stop_outweighs_a_notice(
     assert office.history.trials[1].state is TrialState.STOPPED
 
 
+@pytest.mark.parametrize(("every", "saved"), [(100, [3]), (1, [1, 2, 3])])
 def test_an_interruption_saves_a_checkpoint_at_the_step_under_way(
-    make_office: MakeOffice, attempt: Attempting
+    make_office: MakeOffice, attempt: Attempting, every: int, saved: list[int]
 ) -> None:
-    office = make_office(checkpoint={"every_steps": 100})
+    office = make_office(checkpoint={"every_steps": every, "keep_last": 9})
 
     def train(trial: Trial) -> None:
         for step in trial.steps():
@@ -93,27 +94,11 @@ def test_an_interruption_saves_a_checkpoint_at_the_step_under_way(
 
     assert outcome(attempt(office, train)) == ("paused", "", "by the user")
     trial = office.history.trials[0]
-    assert list(trial.checkpoints) == [trial.step] == [3]
+    assert (list(trial.checkpoints), trial.step) == (saved, 3)
     assert office.instructions().finished == "interrupted"
     office.open("driver-2")
     assert attempt(office, steadily).ended.outcome == "done"
     assert office.history.lost_steps == 0
-
-
-def test_the_step_under_way_is_not_thrown_away_though_the_one_before_was_saved(
-    make_office: MakeOffice, attempt: Attempting
-) -> None:
-    office = make_office(checkpoint={"every_steps": 1})
-
-    def train(trial: Trial) -> None:
-        for step in trial.steps():
-            if step == 3:
-                office.interrupt()
-                sent(trial)
-            trial.report({"score": step}, checkpoint=saving(step))
-
-    attempt(office, train)
-    assert steps(office) == [1, 2, 3]
 
 
 def test_no_further_step_is_begun_where_the_last_is_saved(

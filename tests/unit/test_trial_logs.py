@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,9 @@ from regrow.tasks.output import parts
 from regrow.tasks.output.parts import Keeper, OutputLine, decode, encode, key
 from regrow.tasks.ports.store import Store, Unavailable
 from tests.memory_store import MemoryStore
+from tests.unit.fresh import fresh
 from tests.unit.lost_trial import TRACE, beginning, ending, loss, written
+from tests.unit.programs import await_true
 
 
 def line(text: str, t: float = 1.0) -> OutputLine:
@@ -93,10 +92,7 @@ def test_it_is_written_while_the_attempt_runs(
 
 
 def await_texts(store: Store, last: str) -> None:
-    deadline = time.monotonic() + 60
-    while last not in texts(store, 0, 1):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert await_true(lambda: last in texts(store, 0, 1))
 
 
 def test_a_store_that_is_away_gets_everything_in_order_once_it_is_back(impatient: None) -> None:
@@ -182,9 +178,7 @@ os._exit(0)
 
 
 def test_no_lock_is_held_while_a_line_is_told() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOCKED], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = fresh(LOCKED)
     assert done.stdout == "fine", done.stderr
 
 

@@ -21,6 +21,7 @@ from regrow.search.planning.planner import seed_for
 from regrow.search.samplers import make
 from regrow.search.spec import Spec
 from regrow.tasks.ports.messages import Progress
+from tests.unit.fresh import printed
 
 WORK = """
 import json
@@ -175,15 +176,7 @@ def test_it_loads_neither_ray_nor_prefect_nor_mlflow(desk: Desk) -> None:
         "sys.argv = ['regrow', 'try', 'tried.yaml']\nfrom regrow.cli import main\nmain()"
     )
     desk.write(search="tpe", schedule="asha")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=desk.folder,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert printed(code, cwd=desk.folder).splitlines()[-1] == "[]"
 
 
 def test_the_draw_is_that_of_random_search_and_what_is_set_leaves_the_rest_alone() -> None:

@@ -36,7 +36,7 @@ def table(office: Office) -> list[dict[str, float | None]]:
 def test_each_log_of_the_metric_is_a_step_and_what_has_none_goes_with_the_next(
     programs: Programs, capfd: Any
 ) -> None:
-    office = programs.office(
+    office = programs.done(
         """
         import wandb
         with wandb.init(project="p", config={"epochs": 2}) as run:
@@ -50,7 +50,6 @@ def test_each_log_of_the_metric_is_a_step_and_what_has_none_goes_with_the_next(
     """,
         max_steps=None,
     )
-    assert programs.attempt(office).ended.outcome == "done"
     step = {"batch": 2.0, "loss.train": 0.2}
     assert table(office) == [
         {**step, "epoch": 0.0, "score": 0.0},
@@ -73,7 +72,7 @@ def test_each_log_of_the_metric_is_a_step_and_what_has_none_goes_with_the_next(
 def test_with_steps_of_its_own_a_row_is_what_is_logged_for_one_step(
     programs: Programs, capfd: Any
 ) -> None:
-    office = programs.office("""
+    office = programs.done("""
         import wandb
         wandb.init()
         for epoch in range(0, 30, 10):
@@ -83,7 +82,6 @@ def test_with_steps_of_its_own_a_row_is_what_is_logged_for_one_step(
         assert wandb.run.step == 20
         wandb.run.summary.update({"best": 20})
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [
         {"score": 0.0, "lr": 0.0},
         {"score": 10.0, "lr": 0.1},
@@ -95,7 +93,7 @@ def test_with_steps_of_its_own_a_row_is_what_is_logged_for_one_step(
 def test_single_numbers_of_any_kind_are_recorded_and_all_else_is_harmless_and_said_once(
     programs: Programs, capfd: Any
 ) -> None:
-    office = programs.office("""
+    office = programs.done("""
         import numpy as np, wandb
         wandb.login()
         wandb.init(mode="disabled", settings=wandb.Settings(start_method="thread"))
@@ -113,7 +111,6 @@ def test_single_numbers_of_any_kind_are_recorded_and_all_else_is_harmless_and_sa
             })
         wandb.finish()
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 0.5, "numpy": 0.25, "single": 2.0, "whole": 3.0}] * 2
     said = capfd.readouterr().err
     for name in (
@@ -127,7 +124,7 @@ def test_single_numbers_of_any_kind_are_recorded_and_all_else_is_harmless_and_sa
 
 
 def test_media_are_logged_at_the_step_of_their_row(programs: Programs, capfd: Any) -> None:
-    office = programs.office(
+    office = programs.done(
         """
         import numpy as np, wandb
         from matplotlib.figure import Figure
@@ -142,7 +139,6 @@ def test_media_are_logged_at_the_step_of_their_row(programs: Programs, capfd: An
     """,
         max_steps=3,
     )
-    assert programs.attempt(office).ended.outcome == "done"
     items = media.of_trial(office.store, office.history.trials[0])
     assert [(item.name, item.step, item.kind, item.suffix) for item in items] == [
         *(("curve", step, "figure", ".png") for step in (1, 2)),
@@ -166,11 +162,10 @@ def test_a_tensor_of_one_element_is_a_number_and_another_one_is_not(
     programs: Programs, capfd: Any
 ) -> None:
     pytest.importorskip("torch")
-    office = programs.office("""
+    office = programs.done("""
         import torch, wandb
         wandb.init().log({"score": torch.tensor(0.5, requires_grad=True), "single": torch.ones(1, 1), "tensor": torch.ones(2)})
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 0.5, "single": 1.0}]
     assert (
         "tensor: Tensor is not recorded, only single numbers and media are\n"
@@ -181,7 +176,7 @@ def test_a_tensor_of_one_element_is_a_number_and_another_one_is_not(
 def test_the_sweep_decides_its_parameters_and_the_program_all_others(
     programs: Programs, capfd: Any
 ) -> None:
-    office = programs.office(
+    office = programs.done(
         """
         import argparse, wandb
         wandb.config.update(argparse.Namespace(x=9, width=4))
@@ -196,7 +191,6 @@ def test_the_sweep_decides_its_parameters_and_the_program_all_others(
     """,
         space={"x": {"uniform": [0.1, 1.0]}},
     )
-    assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": office.history.trials[0].config["x"]}]
     assert "config: x stays 0." in capfd.readouterr().err
 
@@ -206,7 +200,7 @@ def test_names_with_dots_are_keys_of_the_config(
 ) -> None:
     monkeypatch.setenv("REGROW_WANDB_DOTTED", '["net.width", "net.act.kind"]')
     space = {"x": {"uniform": [0.1, 1.0]}, "net": {"width": 3, "act": {"kind": "relu"}}}
-    office = programs.office(
+    office = programs.done(
         """
         import wandb
         config = wandb.init().config
@@ -215,14 +209,13 @@ def test_names_with_dots_are_keys_of_the_config(
     """,
         space=space,
     )
-    assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 3.0}]
 
 
 def test_of_several_processes_the_first_of_torchruns_reports_and_folds_after_one_another_do(
     programs: Programs,
 ) -> None:
-    office = programs.office("""
+    office = programs.done("""
         import os, subprocess, sys
         import wandb
         if "RANK" not in os.environ:
@@ -233,14 +226,13 @@ def test_of_several_processes_the_first_of_torchruns_reports_and_folds_after_one
                 assert run.disabled == (os.environ["RANK"] == "1")
                 run.log({"score": 1})
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 1.0}] * 2
 
 
 def test_a_second_run_after_the_first_ones_end_is_further_steps_with_steps_and_a_summary_of_its_own(
     programs: Programs, capfd: Any
 ) -> None:
-    office = programs.office("""
+    office = programs.done("""
         import wandb
         from wandb.errors import UsageError
         from wandb.util import generate_id
@@ -259,7 +251,6 @@ def test_a_second_run_after_the_first_ones_end_is_further_steps_with_steps_and_a
             else:
                 raise AssertionError("it was logged")
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 0.0}, {"score": 1.0}, {"score": 10.0}, {"score": 11.0}]
     assert (
         "what is logged after the first one's end are further steps of it" in capfd.readouterr().err
@@ -268,7 +259,7 @@ def test_a_second_run_after_the_first_ones_end_is_further_steps_with_steps_and_a
 
 @pytest.mark.parametrize("way", ["reinit", "raises", "with"])
 def test_no_row_of_a_run_that_gives_way_to_the_next_is_lost(programs: Programs, way: str) -> None:
-    office = programs.office(f"""
+    office = programs.done(f"""
         import wandb
         way = {way!r}
         for fold in range(2):
@@ -284,14 +275,13 @@ def test_no_row_of_a_run_that_gives_way_to_the_next_is_lost(programs: Programs, 
             except ValueError:
                 assert wandb.run is None
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert [row["score"] for row in table(office)] == [0.0, 1.0, 10.0, 11.0]
 
 
 def test_runs_of_child_processes_beside_the_trials_own_are_harmless(
     programs: Programs, capfd: Any
 ) -> None:
-    office = programs.office("""
+    office = programs.done("""
         import multiprocessing, os, sys
         import wandb
 
@@ -315,7 +305,6 @@ def test_runs_of_child_processes_beside_the_trials_own_are_harmless(
                 sys.exit()  # which ends as the parent will, with what is left
             os.wait()
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 1.0}, {"score": 1.0, "test": 2.0}]
     assert (
         "another process of this trial has the run; what this one logs is not recorded"
@@ -325,7 +314,7 @@ def test_runs_of_child_processes_beside_the_trials_own_are_harmless(
 
 def test_a_program_may_have_an_interpreter_of_its_own(programs: Programs) -> None:
     venv.create(programs.folder / "own", with_pip=False)
-    office = programs.office(
+    office = programs.done(
         """
         import importlib.util, sys
         import wandb
@@ -334,7 +323,6 @@ def test_a_program_may_have_an_interpreter_of_its_own(programs: Programs) -> Non
     """,
         run=("own/bin/python", "train.py"),
     )
-    assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"score": 1.0}]
 
 
@@ -412,20 +400,19 @@ def test_what_is_logged_at_the_end_by_an_attempt_that_has_no_step_left_is_record
 
 
 def test_a_metric_of_the_summary_alone_is_the_trials_one_step(programs: Programs) -> None:
-    office = programs.office("""
+    office = programs.done("""
         import wandb
         with wandb.init() as run:
             run.log({"loss": 1})
             run.summary["score"] = 0.5
     """)
-    assert programs.attempt(office).ended.outcome == "done"
     assert table(office) == [{"loss": 1.0, "score": 0.5}]
 
 
 def test_after_the_last_step_nothing_is_reported_and_the_program_comes_to_its_end(
     programs: Programs, capfd: Any
 ) -> None:
-    office = programs.office(
+    office = programs.done(
         """
         import wandb
         with wandb.init() as run:
@@ -436,7 +423,6 @@ def test_after_the_last_step_nothing_is_reported_and_the_program_comes_to_its_en
     """,
         max_steps=3,
     )
-    assert programs.attempt(office).ended.outcome == "done"
     assert len(table(office)) == 3
     assert (programs.folder / "end").exists()
     assert "not recorded, as this was the last step (max_iter): test" in capfd.readouterr().err

@@ -8,6 +8,7 @@ from regrow.search.events import Began, Ended, Reported, Row, Saved, Started
 from regrow.search.history import History, waste
 from tests.unit.simulated import created, opened
 from tests.unit.test_history import proposed
+from tests.unit.told import folded
 
 
 def begin(number: int, t: float, restored: int = 0) -> list[Any]:
@@ -32,10 +33,7 @@ def lost(number: int, t: float, cause: Any, outcome: Any = "lost") -> Ended:
 
 
 def fold(*events: Any) -> History:
-    history = History()
-    for event in (created(retries={"error": 1}), opened(1.0), proposed(), *events):
-        history.apply(event)
-    return history
+    return folded([created(retries={"error": 1}), opened(1.0), proposed(), *events])
 
 
 def test_steps_done_again_and_the_seconds_since_the_last_useful_one_are_counted_by_class() -> None:

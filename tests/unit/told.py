@@ -14,6 +14,14 @@ from regrow.search.history import History, TrialRecord
 _EVENTS: WeakKeyDictionary[History, Sequence[AnyEvent]] = WeakKeyDictionary()
 
 
+def folded(events: Iterable[AnyEvent]) -> History:
+    """What the events fold to."""
+    history = History()
+    for event in events:
+        history.apply(event)
+    return history
+
+
 def remember(history: History, events: Sequence[AnyEvent]) -> History:
     """Its events are these, also those that come later; returns the history."""
     _EVENTS[history] = events
