@@ -178,11 +178,11 @@ class PrefectServerHandle:
             self._watcher.join()
         self._users.close()
         self._users = None
-        if not is_leaving(self.home, self._gone):
-            if self._process is not None:
-                _outliving.append(self._process)
-        elif self._process is not None:
-            self._process.is_gone_in(LEAVING_SECONDS, tick=TICK)
+        if self._process is not None and not (
+            is_leaving(self.home, self._gone)
+            and self._process.is_gone_in(LEAVING_SECONDS, tick=TICK)
+        ):
+            _outliving.append(self._process)
 
     def _gone(self) -> bool:
         return self._process is None or not self._process.is_alive()
