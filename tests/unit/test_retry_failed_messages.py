@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -45,11 +43,6 @@ ERROR = "NameError: name 'modle' is not defined"
 def into(places: Places, events: list[AnyEvent]) -> None:
     log = Log.open(places.store("simulated"))
     log.claim([encode(event) for event in events])
-
-
-@pytest.fixture
-def places(tmp_path: Any) -> Places:
-    return Places.at(str(tmp_path))
 
 
 # The offer
@@ -222,8 +215,7 @@ def test_one_that_is_stopped_as_it_is_revived_is_finished_in_mlflow() -> None:
     raise AssertionError("nothing was revived")
 
 
-def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(tmp_path: Path) -> None:
-    places = Places(root=str(tmp_path))
+def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(places: Places) -> None:
     session = Session(name="simulated", places=places, spec=Spec.parse(SPEC), retry_failed=True)
     this, other = uuid4(), uuid4()
     token = SESSION.set(session)
