@@ -43,7 +43,7 @@ _BEST: Final = -4.0
 _WORST: Final = 2.0
 """Bounds of a distance from the median, in standard deviations: a diverged trial is a bad one."""
 _MOST: Final = 1e300
-"""Largest cost that is told from a larger one: differences of larger ones may exceed a float."""
+"""Largest cost that differs from a larger one: differences of larger ones may exceed a float."""
 _LEAST_WIDTH: Final = 0.25
 """Least standard deviation, as a share of the distance between the quantiles of 16 and 84 %."""
 
