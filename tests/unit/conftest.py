@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
+from regrow.infra.state.places import Places
 from tests.unit.attempting import attempt, make_office
 from tests.unit.exported import unfinished_history, unfinished_root
 from tests.unit.figured import histories
@@ -43,3 +45,9 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """A state root that nobody has written to."""
+    return Places.at(str(tmp_path / "state"))

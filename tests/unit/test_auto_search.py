@@ -4,7 +4,6 @@ older than it say what they said.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,11 +202,6 @@ def session(places: Places, given: Spec | None, driver: str, trials: int | None 
     opening = opening_of(prepared.spec, trials=prepared.trials, auto=prepared.auto)
     claimed(prepared.store, opening, driver)
     return prepared
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(root=str(tmp_path / "state"))
 
 
 def test_a_session_with_more_trials_than_the_rule_would_have_keeps_the_choice(

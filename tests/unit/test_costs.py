@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -171,7 +170,7 @@ def with_store(**spec: object) -> list[AnyEvent]:
     return [*found, Metered(t=found[-1].t, traffic=Traffic(writes=100))]
 
 
-def test_what_the_store_costs_is_a_line_of_its_own_and_counts(tmp_path: Path) -> None:
+def test_what_the_store_costs_is_a_line_of_its_own_and_counts(places: Places) -> None:
     history = told.folded(with_store(stop={"dollars": 100.0}))
     paid, now = cost.of(history, history.t_last), history.t_last
     # Four times 1 for writes, 1 for reads and 1 for bytes; and 10 of the coordinator.
@@ -183,7 +182,6 @@ def test_what_the_store_costs_is_a_line_of_its_own_and_counts(tmp_path: Path) ->
     assert view["limits"]["store"] == 22.0
     line = "store: cost 22.00, 140 writes, 400 reads, 2.0 GB sent"
     assert text.store(history) == line
-    places = Places.at(str(tmp_path))
     assert line in [*text.summary(history, places, alive=False, now=now)]
     tile = next(one for one in tiles(history, alive=False, now=now) if "store" in one["label"])
     assert tile["number"] == "22.00"

@@ -37,11 +37,6 @@ def written(places: Places, name: str, *, seal: bool = True, each: int = 5) -> P
     return Path(places.root, name, "log")
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places.at(str(tmp_path / "state"))
-
-
 def regrow(places: Places, *words: str) -> tuple[int, str, BaseException | None]:
     done = CliRunner().invoke(app, [*words, "--state", places.root])
     return done.exit_code, done.output, done.exception

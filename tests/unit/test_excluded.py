@@ -5,7 +5,6 @@ by keeping them.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,11 +32,6 @@ SAMPLERS: list[Any] = ["random", {"tpe": {"n_startup_trials": 2}}, {"cmaes": {"p
 PAIRS = [("random", schedule) for schedule in SCHEDULES] + [
     (sampler, SCHEDULES[place]) for place, sampler in enumerate(SAMPLERS[1:])
 ]
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(root=str(tmp_path))
 
 
 def after(run: Simulation, *orders: AnyEvent, trials: int = 14) -> Simulation:

@@ -5,7 +5,6 @@ after it follow from the log.
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,8 +55,7 @@ def test_a_trial_is_stopped_once_and_only_before_its_end() -> None:
         over.history.apply(Halted(t=over.now, trial=0))
 
 
-def test_one_of_a_session_that_has_ended_does_not_continue_in_the_next(tmp_path: Path) -> None:
-    places = Places(root=str(tmp_path))
+def test_one_of_a_session_that_has_ended_does_not_continue_in_the_next(places: Places) -> None:
     run = simulated().open().run(most_events=12)
     number = min(run.history.running)
     run.record(Closing(t=run.now, status="stopped", why="", by="user"))

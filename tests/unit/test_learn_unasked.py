@@ -5,7 +5,6 @@ other, decided once, and switched off in a line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,11 +53,6 @@ def filled(places: Places, tasks: Sequence[tuple[float, float]], **changes: Any)
         log = Log.open(places.store(name))
         log.claim([encode(event) for event in made.events])
     return names
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(root=str(tmp_path / "state"))
 
 
 def new(places: Places, **changes: Any) -> Prepared:

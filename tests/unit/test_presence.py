@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -74,9 +73,8 @@ def test_one_sign_is_left_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_agents_driver_begins_beside_one_that_is_suspended_and_no_other_does(
-    tmp_path: Path,
+    places: Places,
 ) -> None:
-    places = Places.at(str(tmp_path))
     with driving(places, "sweep"):
         with pytest.raises(UserError, match="is running already"), driving(places, "sweep"):
             pass

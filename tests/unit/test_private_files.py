@@ -98,8 +98,7 @@ def test_a_lock_follows_no_link(tmp_path: Path) -> None:
 
 
 @as_root
-def test_what_another_user_may_have_locked_tells_nothing(tmp_path: Path) -> None:
-    places = Places.at(str(tmp_path))
+def test_what_another_user_may_have_locked_tells_nothing(places: Places) -> None:
     with driving(places, "experiment"):
         assert runs_here(places, "experiment")
         os.chown(places.services / "running" / "experiment", ANOTHER, ANOTHER)

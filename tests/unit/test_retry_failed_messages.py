@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -24,6 +22,7 @@ from regrow.infra.prefect.events import PrefectEvents
 from regrow.infra.state.experiments import prepare, request_retry, retry_requested
 from regrow.infra.state.places import Places
 from regrow.search.events import AnyEvent, Ended, Opened, Revived, encode
+from regrow.search.planning.simulator import Simulation
 from regrow.search.spec import Spec
 from regrow.show.live.board import Board
 from regrow.show.live.text import ending, retry, summary
@@ -44,11 +43,6 @@ ERROR = "NameError: name 'modle' is not defined"
 def into(places: Places, events: list[AnyEvent]) -> None:
     log = Log.open(places.store("simulated"))
     log.claim([encode(event) for event in events])
-
-
-@pytest.fixture
-def places(tmp_path: Any) -> Places:
-    return Places.at(str(tmp_path))
 
 
 # The offer
@@ -88,27 +82,16 @@ def test_of_several_reasons_the_most_frequent_one_is_named(places: Places) -> No
 # The next session
 
 
-def test_running_again_what_failed_altogether_starts_nothing(places: Places) -> None:
-    into(places, BROKEN.events)
+@pytest.mark.parametrize(("run", "failed"), [(BROKEN, 3), (SOME, 2), (MENDED, 0)])
+def test_an_experiment_that_has_ended_is_opened_again_only_for_trials_that_failed_and_if_wished(
+    places: Places, run: Simulation, failed: int
+) -> None:
+    into(places, run.events)
     again = prepare(places, "simulated", None, trials=None, code=None)
-    assert again.nothing_left
-    assert again.failed is None
+    assert (again.nothing_left, again.failed) == (True, None)
+    wanted = prepare(places, "simulated", None, trials=None, code=None, retry_failed=True)
+    assert (wanted.nothing_left, wanted.failed) == (not failed, failed)
     assert not prepare(places, "simulated", None, trials=5, code=None).nothing_left
-    wanted = prepare(places, "simulated", None, trials=None, code=None, retry_failed=True)
-    assert (wanted.nothing_left, wanted.failed) == (False, 3)
-
-
-def test_a_finished_experiment_is_opened_again_only_if_trials_of_it_failed(places: Places) -> None:
-    into(places, SOME.events)
-    assert prepare(places, "simulated", None, trials=None, code=None).nothing_left
-    wanted = prepare(places, "simulated", None, trials=None, code=None, retry_failed=True)
-    assert (wanted.nothing_left, wanted.failed) == (False, 2)
-
-
-def test_without_failed_trials_the_wish_leaves_a_finished_experiment_alone(places: Places) -> None:
-    into(places, MENDED.events)
-    found = prepare(places, "simulated", None, trials=None, code=None, retry_failed=True)
-    assert (found.nothing_left, found.failed) == (True, 0)
 
 
 def test_a_request_to_agents_is_carried_out_by_one_session(places: Places) -> None:
@@ -232,8 +215,7 @@ def test_one_that_is_stopped_as_it_is_revived_is_finished_in_mlflow() -> None:
     raise AssertionError("nothing was revived")
 
 
-def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(tmp_path: Path) -> None:
-    places = Places(root=str(tmp_path))
+def test_a_flow_that_goes_on_on_another_cluster_does_not_wish_again(places: Places) -> None:
     session = Session(name="simulated", places=places, spec=Spec.parse(SPEC), retry_failed=True)
     this, other = uuid4(), uuid4()
     token = SESSION.set(session)

@@ -229,24 +229,7 @@ def test_a_canary_is_a_trial_and_its_share(text: str, trial: int, share: float) 
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "17=",
-        "17=10% for 5min",
-        "10% for ever",
-        "for 5min",
-        "0%",
-        "100%",
-        "=10%",
-        "a=10%",
-        "17=0%",
-        "17=100%",
-        "17=-5",
-        "-1=10%",
-        "17=nan",
-        "17=10%%",
-        "1.5=10",
-    ],
+    "text", ["17=", "10% for ever", "17=10% for 5min", "0%", "100%", "a=10%", "-1=10%", "17=10%%"]
 )
 def test_a_wrong_canary_is_told(text: str) -> None:
     with pytest.raises(

@@ -5,7 +5,6 @@ decisions follow from.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -29,11 +28,6 @@ NAME = SPEC["name"]
 
 def spec(**changes: Any) -> Spec:
     return Spec.parse({**SPEC, "schedule": "fifo", **changes})
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(root=str(tmp_path / "state"))
 
 
 def sit(prepared: Prepared, driver: str) -> None:

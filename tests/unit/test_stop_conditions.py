@@ -18,7 +18,7 @@ from regrow.search.spec import Spec
 from regrow.tasks.ports.executor import Finished
 from regrow.tasks.trial import trial as trials
 from regrow.tasks.trial.trial import Trial
-from tests.unit.attempting import Attempting, Killed, sent
+from tests.unit.attempting import Attempting, Killed, killed_after, save, sent
 from tests.unit.office import MakeOffice
 
 Curve = Callable[[Mapping[str, Any], int], Any]
@@ -118,14 +118,8 @@ def test_plateau(values: list[float], plateau: dict[str, Any], ended: int) -> No
 
 
 def test_a_plateau_of_the_mode_min() -> None:
-    assert (
-        len(
-            run(
-                spec([3, 2, 1, 4, 5, 6], mode="min", stop={"plateau": {"trials": 2}})
-            ).history.trials
-        )
-        == 5
-    )
+    done = run(spec([3, 2, 1, 4, 5, 6], mode="min", stop={"plateau": {"trials": 2}}))
+    assert len(done.history.trials) == 5
 
 
 def test_number_of_trials_that_ended() -> None:
@@ -255,10 +249,7 @@ def runs(make_office: MakeOffice, attempt: Attempting) -> Runs:
 
 def counting(trial: Trial) -> None:
     for step in trial.steps():
-        trial.report(
-            {"score": float(step), "loss": -float(step)},
-            checkpoint=lambda folder: (folder / "w").write_text("w"),
-        )
+        trial.report({"score": float(step), "loss": -float(step)}, checkpoint=save)
 
 
 def test_a_real_trial_that_reached_its_target_is_done_with_a_checkpoint_of_that_step(
@@ -308,7 +299,7 @@ def test_a_function_that_raises_is_an_error_of_the_users(runs: Runs) -> None:
 def test_a_plateau_goes_on_counting_in_the_next_attempt(runs: Runs) -> None:
     def flat(trial: Trial) -> None:
         for step in trial.steps():
-            trial.report({"score": 1.0}, checkpoint=lambda folder: (folder / "w").write_text("w"))
+            trial.report({"score": 1.0}, checkpoint=save)
             if step == 3 and trial.attempt == 1:
                 sent(trial)
                 raise Killed
@@ -329,17 +320,8 @@ def in_a_loop(trial: Trial) -> None:
 def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(
     runs: Runs, train: Callable[[Trial], None]
 ) -> None:
-    def killed(trial: Trial) -> None:
-        for step in trial.steps():
-            trial.report(
-                {"score": float(step)}, checkpoint=lambda folder: (folder / "w").write_text("w")
-            )
-            if step == 3:
-                sent(trial)
-                raise Killed
-
     with pytest.raises(Killed):
-        runs(killed, stop={"trial": {"target": 3.0}})
+        runs(killed_after(3), stop={"trial": {"target": 3.0}})
     runs.office.lost(0, 1)
     finished = runs(train)
     assert (finished.ended.outcome, finished.ended.step) == ("done", 3)
@@ -363,15 +345,7 @@ def test_one_that_was_lost_after_it_had_done_enough_does_no_further_step(
 def test_an_experiment_in_which_nothing_ends_a_trial_knows_it(
     changes: dict[str, Any], endless: bool
 ) -> None:
-    given = {
-        "name": "x",
-        "trainable": "a.py:b",
-        "metric": "m",
-        "mode": "min",
-        "space": {"x": {"uniform": [0, 1]}},
-        "trials": 2,
-    }
-    assert Spec.parse({**given, **changes}).endless is endless
+    assert spec(**{"max_steps": None, **changes}).endless is endless
 
 
 def test_a_trial_that_nothing_ends_ends_after_a_million_steps(

@@ -49,8 +49,7 @@ def looked(places: Places, cursor: dict[str, Any]) -> list[dict[str, Any]]:
     return list(step.events)
 
 
-def test_a_session_that_finished_is_found_once(tmp_path: Path) -> None:
-    places = Places.at(str(tmp_path))
+def test_a_session_that_finished_is_found_once(places: Places) -> None:
     session(places, "etl", 10.0, "interrupted")
     session(places, "etl", 20.0)
     session(places, "other", 30.0)
@@ -67,8 +66,7 @@ def test_a_session_that_finished_is_found_once(tmp_path: Path) -> None:
     )
 
 
-def test_a_schedules_experiments_count_as_it(tmp_path: Path) -> None:
-    places = Places.at(str(tmp_path))
+def test_a_schedules_experiments_count_as_it(places: Places) -> None:
     for name in ("etl-2026-11-22T02", "etl-2026-11-22T023015-2", "etl-small", "metl", "et"):
         session(places, name, 10.0)
     assert [one["experiment"] for one in looked(places, begun())] == [
@@ -77,8 +75,7 @@ def test_a_schedules_experiments_count_as_it(tmp_path: Path) -> None:
     ]
 
 
-def test_another_experiment_of_the_same_name_is_read_from_its_beginning(tmp_path: Path) -> None:
-    places = Places.at(str(tmp_path))
+def test_another_experiment_of_the_same_name_is_read_from_its_beginning(places: Places) -> None:
     session(places, "etl", 10.0)
     session(places, "etl", 20.0)
     cursor = begun()
@@ -93,8 +90,7 @@ def test_another_experiment_of_the_same_name_is_read_from_its_beginning(tmp_path
     assert [one["ended"] for one in looked(places, cursor)] == [30.0, 40.0, 50.0]
 
 
-def test_what_ended_before_the_schedule_was_made_is_no_event(tmp_path: Path) -> None:
-    places = Places.at(str(tmp_path))
+def test_what_ended_before_the_schedule_was_made_is_no_event(places: Places) -> None:
     session(places, "etl", 10.0)
     session(places, "etl", 20.0)
     trigger = EndingsTrigger(places, "etl", "s")
@@ -106,8 +102,7 @@ def test_what_ended_before_the_schedule_was_made_is_no_event(tmp_path: Path) -> 
     assert trigger.poll(cursor) is None
 
 
-def test_an_ending_that_the_schedule_has_led_to_starts_nothing(tmp_path: Path) -> None:
-    places = Places.at(str(tmp_path))
+def test_an_ending_that_the_schedule_has_led_to_starts_nothing(places: Places) -> None:
     session(places, "etl", 10.0, settings={"event": {"chain": ["t", "etl"]}})
     [event] = looked(places, cursor := begun())
     assert event["chain"] == ["t", "etl"]

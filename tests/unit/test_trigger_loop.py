@@ -175,11 +175,6 @@ def watch_until(loop: TriggerLoop, holds: Any) -> None:
                 watch._thread.join()
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places.at(str(tmp_path))
-
-
 def test_what_the_server_refuses_is_set_aside_and_what_it_fails_at_is_tried_so_many_times(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:

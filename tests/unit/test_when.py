@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,8 +138,7 @@ def test_a_class_keeps_what_it_calls_event_itself(
     assert attempt(make_office(event=EVENT), Model).ended.outcome == "done"
 
 
-def test_a_schedule_keeps_its_secret_and_no_other_user_can_read_it(tmp_path: Path) -> None:
-    places = Places(root=str(tmp_path))
+def test_a_schedule_keeps_its_secret_and_no_other_user_can_read_it(places: Places) -> None:
     old = os.umask(0)
     try:
         file = hooks.make(places, "one")
