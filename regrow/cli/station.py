@@ -67,6 +67,15 @@ def up(
     With a station, schedules run, `regrow run` starts in a moment, and Retry in Prefect's page
     resumes experiments. `regrow down` ends it.
     """
+    _refuse_alone(
+        {
+            "--dir goes with --s3": folder is not None and not s3,
+            "--port goes with --s3": port is not None and not s3,
+            "--no-station goes with --s3": not station and not s3,
+            "--force goes with --compose": force and not compose,
+            "--systemd and --compose exclude each other": systemd and compose,
+        }
+    )
     if systemd or compose:
         try:
             lines = _written(state, host, compose=compose, force=force, s3=s3)
@@ -91,6 +100,13 @@ def up(
         _say(f"# {line}" if s3 else line)
 
 
+def _refuse_alone(wrong: dict[str, bool]) -> None:
+    """Raise UserError for options that would be without effect."""
+    for why, is_so in wrong.items():
+        if is_so:
+            raise UserError(why)
+
+
 def down(
     state: options.State = None,
     s3: Annotated[
@@ -103,6 +119,7 @@ def down(
     """
     from regrow.apps.station import start
 
+    _refuse_alone({"--dir goes with --s3": folder is not None and not s3})
     places, place = Places.at(state), s3_server.home(folder)
     server = s3_server.running(place) if s3 else None
     if start.end(places):  # ends the S3 server, too, if it was started with it
