@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regrow.cli import options
+from regrow.cli.console import plain_console
 from regrow.cli.options import option
 from regrow.cli.tables import plain_table
 from regrow.infra.local import s3_server
 from regrow.infra.state import passwords
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
-from regrow.show.live.terminal import PlainConsole, echo
+from regrow.show.live.terminal import echo
 from regrow.show.live.text import age
 from regrow.tasks.errors import UserError
 
@@ -163,7 +164,7 @@ def status(state: options.State = None, as_json: options.Json = False) -> None:
                 str(part["restarts"]),
                 f"{part['memory'] / 1e6:,.0f} MB" if part["memory"] else "-",
             )
-        PlainConsole().print(table)
+        plain_console().print(table)
         for line in station.pages(passwords.make(places.services).shown):
             echo(line)
         for served in serving(station, places):
