@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regrow.cli import options, tables
+from regrow.cli.console import plain_console
 from regrow.cli.options import option
 from regrow.search.bounds import MOST_TOGETHER
 from regrow.search.durations import on_clock
 from regrow.show.live import text
-from regrow.show.live.terminal import PlainConsole, echo
+from regrow.show.live.terminal import echo
 from regrow.show.views import summaries
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _from_zero(spec: Spec) -> Spec:
 
 
 def _print(history: History, took: str) -> None:
-    console = PlainConsole()
+    console = plain_console()
     if history.choice.why:
         echo(history.choice.describe())
     console.print(f"{history.spec.name}: {took}")

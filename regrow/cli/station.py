@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from regrow.cli import options
+from regrow.cli.console import plain_console
 from regrow.cli.options import option
 from regrow.cli.tables import plain_table
 from regrow.infra.local import s3_server
 from regrow.infra.state import passwords
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
-from regrow.show.live.terminal import PlainConsole, echo
+from regrow.show.live.terminal import echo
 from regrow.show.live.text import age
 from regrow.tasks.errors import UserError
 
@@ -67,6 +68,15 @@ def up(
     With a station, schedules run, `regrow run` starts in a moment, and Retry in Prefect's page
     resumes experiments. `regrow down` ends it.
     """
+    _refuse_alone(
+        {
+            "--dir goes with --s3": folder is not None and not s3,
+            "--port goes with --s3": port is not None and not s3,
+            "--no-station goes with --s3": not station and not s3,
+            "--force goes with --compose": force and not compose,
+            "--systemd and --compose exclude each other": systemd and compose,
+        }
+    )
     if systemd or compose:
         try:
             lines = _written(state, host, compose=compose, force=force, s3=s3)
@@ -91,6 +101,13 @@ def up(
         _say(f"# {line}" if s3 else line)
 
 
+def _refuse_alone(wrong: dict[str, bool]) -> None:
+    """Raise UserError for options that would be without effect."""
+    for why, is_so in wrong.items():
+        if is_so:
+            raise UserError(why)
+
+
 def down(
     state: options.State = None,
     s3: Annotated[
@@ -103,6 +120,7 @@ def down(
     """
     from regrow.apps.station import start
 
+    _refuse_alone({"--dir goes with --s3": folder is not None and not s3})
     places, place = Places.at(state), s3_server.home(folder)
     server = s3_server.running(place) if s3 else None
     if start.end(places):  # ends the S3 server, too, if it was started with it
@@ -150,7 +168,7 @@ def status(state: options.State = None, as_json: options.Json = False) -> None:
                 str(part["restarts"]),
                 f"{part['memory'] / 1e6:,.0f} MB" if part["memory"] else "-",
             )
-        PlainConsole().print(table)
+        plain_console().print(table)
         for line in station.pages(passwords.make(places.services).shown):
             echo(line)
         for served in serving(station, places):

@@ -47,7 +47,7 @@ def regrow(
 ) -> Call:
     """Runs `regrow simulate` here: status, standard output, standard error."""
     monkeypatch.chdir(files)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "20")  # a terminal's, and not of this pipe
 
     return caller(monkeypatch, capsys, "simulate")
 
@@ -58,6 +58,7 @@ def test_it_shows_the_best_and_how_long_it_would_have_taken(regrow: Call) -> Non
     assert "table:" in out
     assert "2 machines" in out
     assert "best" in out
+    assert "…" not in out
 
 
 def test_for_machines_it_prints_json(regrow: Call) -> None:

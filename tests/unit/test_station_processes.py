@@ -98,6 +98,23 @@ def test_its_logs_have_no_trials(refused: Refused, given: list[object], other: s
     assert line == f"{other} is for a trial's logs; leave it or --station out"
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (["up", "--dir", "x"], "--dir goes with --s3"),
+        (["up", "--port", 9000], "--port goes with --s3"),
+        (["up", "--no-station"], "--no-station goes with --s3"),
+        (["up", "--force"], "--force goes with --compose"),
+        (["up", "--systemd", "--compose"], "--systemd and --compose exclude each other"),
+        (["down", "--dir", "x"], "--dir goes with --s3"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    refused: Refused, given: list[object], line: str
+) -> None:
+    assert refused(*given, "--state", "state") == line
+
+
 def test_without_a_station_its_logs_are_not_silence(tmp_path: Path) -> None:
     printed = regrow("logs", "--station", "--state", tmp_path)
     assert printed.stdout.startswith(f"no station has run on {tmp_path}; `regrow up`")
