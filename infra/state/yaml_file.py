@@ -196,7 +196,7 @@ def read_map(path: Path, what: str, see: str) -> dict[str, Any]:
     """
     try:
         data = _loaded(checked(path, _MOST_BYTES).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"{path}: there is no such file; give the path of the {what}'s YAML file"
         ) from None

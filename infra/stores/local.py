@@ -58,7 +58,13 @@ class LocalRoot:
         self.url = str(self._folder)
 
     def store(self, experiment: str) -> LocalStore:
-        return LocalStore(self._folder / experiment)
+        folder = self._folder / experiment
+        if os.path.lexists(folder) and not os.path.isdir(folder):
+            raise UserError(
+                f"{folder} is no folder, so no experiment can have this name; remove it, or choose"
+                " another with --name"
+            )
+        return LocalStore(folder)
 
     def experiments(self, known: Collection[str] = ()) -> list[str]:
         found = []

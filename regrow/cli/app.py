@@ -165,6 +165,9 @@ def _end_by(error: Exception) -> NoReturn:
     echo(traceback.format_exc(), error=True, end="")
     if hidden := hidden_module(error):
         _fail(ExitCode.WRONG_INPUT, hidden)
+    if sys.warnoptions and any(isinstance(cause, Warning) for cause in causes(error)):
+        why = "PYTHONWARNINGS, or python -W, makes errors of warnings, as of a library's above"
+        _fail(ExitCode.WRONG_INPUT, f"{why}; leave that out")
     echo(
         "regrow: this is a bug of regrow; the experiment's state is intact, `regrow resume`"
         " continues",

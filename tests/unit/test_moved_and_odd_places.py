@@ -124,6 +124,15 @@ def test_a_state_root_that_cannot_be_is_refused_in_words(state: str, said: str) 
         Places.at(state)
 
 
+def test_a_file_with_the_name_of_a_new_experiment_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    places = Places.at(str(tmp_path))
+    (tmp_path / "night").touch()
+    with pytest.raises(UserError, match="night is no folder"):
+        places.store("night")
+
+
 def test_a_state_root_that_is_a_link_to_itself_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(UserError, match="Too many levels of symbolic links"):
