@@ -125,7 +125,7 @@ class Follow:
 
     def stop(self) -> None:
         """Have no further trial begin; those that run end by themselves."""
-        self._coordinator.call("enough")
+        self._coordinator.call("stop_study")
 
     def _end(self) -> None:
         """Ask the session to end. Without a coordinator, the next batch asks again."""
