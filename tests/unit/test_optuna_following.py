@@ -36,5 +36,5 @@ def test_a_callback_that_raises_ends_the_study_and_loses_no_event(tmp_path: Path
     ended = [event.trial for event in simulated.events if isinstance(event, Ended)]
     assert told == ended[:3]
     assert str(follow._raised) == "enough"
-    assert "enough" in asked, "the session is asked to end"
+    assert "stop_study" in asked, "the session is asked to end"
     assert len(follow._history.by_state[TrialState.DONE]) == len(ended) == 6

@@ -114,7 +114,7 @@ def test_trials_are_dropped_and_kept_by_a_condition(tmp_path: Path) -> None:
         ((1, "--where", "trial < 3"), "name one trial by its number"),
         ((1, "--drop", "--keep"), "exclude each other"),
         (("--code", "none"), "no trial of"),
-        (("--code", ""), "at least 4 characters"),
+        (("--code", "abc"), "at least 4 characters"),
     ],
 )
 def test_what_cannot_be_selected_is_refused(
