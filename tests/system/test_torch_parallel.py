@@ -175,7 +175,8 @@ for epoch in range(3):
         optimizer.step()
 state.save(sys.argv[1])
 line = json.dumps([parameter.tolist() for parameter in model.parameters()]) + os.linesep
-os.write(1, line.encode())  # `print` writes the end of the line separately, and two ranks share the pipe
+sys.stdout.write(line)  # `print` writes the end of the line separately, and two ranks share the pipe
+sys.stdout.flush()
 if "RANK" in os.environ:  # PyTorch 2.13 aborts now and then as a process ends on a busy machine, in a script of its own alone as well
     os._exit(0)
 """
