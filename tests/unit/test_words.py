@@ -21,7 +21,9 @@ _CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 """What is shown as code on a page."""
 NAMED = ("regrow", "search", "tasks", "infra", "flows")
 """Folders whose names are looked at; without the links to the others in `regrow`."""
-NAMES = {"told", "_told", "said", "_said"}
+NAMES = {
+    prefix + name for name in ("go_on", "hear", "said", "standing", "told") for prefix in ("", "_")
+}
 PUBLIC = {("tasks/trial/trial.py", "told")}
 """Names that users know."""
 SHARED = {"Objective", "Report", "Result", "State", "Suggested", "Trainable", "Trial"}
