@@ -25,7 +25,7 @@ class PresentAgents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changes(history: History, seen: PresentAgents, now: float) -> Iterator[Joined | Left]:
-    """Yield the departures and arrivals since the log's last word."""
+    """Yield the departures and arrivals since the log's last event."""
     there = {node.agent: node for node in seen.nodes}
     for name, record in history.agents.items():
         if record.left is None and name not in there and name in seen.left:

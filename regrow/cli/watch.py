@@ -160,7 +160,7 @@ class _Presence:
         if self._absent:
             last_heard = words.ago(time.time() - history.t_last)
             return (
-                f"interrupted: nobody runs it (last word {last_heard} ago); waiting for"
+                f"interrupted: nobody runs it (last event {last_heard} ago); waiting for"
                 f" {self._places.command('resume', self._name)}"
             )
         return "interrupted: somebody resumes it ..." if self._returns else ""

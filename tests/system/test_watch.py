@@ -127,7 +127,7 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(
     os.kill(pid, signal.SIGKILL)
     found = terminals.await_seen(
         "two",
-        r"^interrupted: nobody runs it \(last word \d+s ago\); waiting for regrow resume seen$",
+        r"^interrupted: nobody runs it \(last event \d+s ago\); waiting for regrow resume seen$",
     )
     assert re.search(r"^cut off +step", found, re.MULTILINE)
     assert " left" not in found

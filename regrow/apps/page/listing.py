@@ -36,7 +36,7 @@ def listing(summaries: Sequence[Summary], asked: ListQuery) -> dict[str, Any]:
     states = Counter(one.status for one in summaries)
     tags = Counter(tag for one in summaries for tag in one.tags)
     versions = Counter(version for one in summaries for version in one.versions)
-    # The latest first, by the last word of the experiments that ran with it last.
+    # The latest first, by the last event of the experiments that ran with it.
     heard: dict[str, float] = {}
     for one in summaries:
         for version in one.versions:
