@@ -92,7 +92,8 @@ def finished(
         collect(store, history)
     except StoreError as error:
         session.say(
-            f"Some checkpoints that nobody needs were not deleted, the next session will: {error}"
+            "Some checkpoints that are no longer needed were not deleted; the next session deletes"
+            f" them: {error}"
         )
     try:
         if answers(str(client.api_url), min(PREFECT_SECONDS, asked.left)):

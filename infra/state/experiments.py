@@ -527,7 +527,7 @@ def _same(stored: Spec, given: Spec, name: str) -> None:
     for key in a:
         if a[key] != b[key]:
             where, old, new = _difference(key, a[key], b[key])
-            problem = f"differs from the experiment {name!r} that is there already, which has {old}"
+            problem = f"differs from the experiment {name!r} that exists already, which has {old}"
             hint = f"give this one another name, or continue with that one: regrow resume {name}"
             raise SpecError(where, new, problem, hint)
 

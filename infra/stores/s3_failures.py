@@ -105,7 +105,7 @@ def failure(error: BaseException) -> Failure | None:
             | boto.ConnectTimeoutError()
             | boto.ProxyConnectionError()
         ):
-            return Failure(kind=Kind.AWAY, why="nobody answers")
+            return Failure(kind=Kind.AWAY, why="no server answers")
         case boto.ReadTimeoutError() | asyncio.TimeoutError():
             return Failure(kind=Kind.BUSY, why="no answer in time")
         case (

@@ -50,7 +50,7 @@ def confirm(lines: list[str], *, yes: bool, question: str = "start it?") -> None
     """Show what will be done, and ask. Exits on a no; raises UserError without a terminal."""
     for line in lines:
         say(line)
-    alone = "nobody is there to say yes to this; give --yes"
+    alone = "there is no terminal to confirm this at; give --yes"
     if not agreed(question, yes=yes, alone=alone, error=True):
         sys.exit(ExitCode.DONE)
 

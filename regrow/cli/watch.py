@@ -160,10 +160,10 @@ class _Presence:
         if self._absent:
             last_heard = words.ago(time.time() - history.t_last)
             return (
-                f"interrupted: nobody runs it (last event {last_heard} ago); waiting for"
+                f"interrupted: no driver runs it (last event {last_heard} ago); waiting for"
                 f" {self._places.command('resume', self._name)}"
             )
-        return "interrupted: somebody resumes it ..." if self._returns else ""
+        return "interrupted: a driver resumes it ..." if self._returns else ""
 
 
 def _follow(

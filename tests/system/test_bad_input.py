@@ -159,7 +159,7 @@ def test_each_fault_of_a_trainable_fails_its_own_trial_secrets_are_nowhere_and_a
     desk.write("faults", **{**given, "space": {"kind": {"grid": kinds[::-1]}}})
     other = one_line(desk.run("run", file, expect=2))
     assert other.startswith(f"{file}:1: space.kind.grid: [")
-    assert ": differs from the experiment 'faults' that is there already, which has [" in other
+    assert ": differs from the experiment 'faults' that exists already, which has [" in other
     assert other.endswith(
         "; give this one another name, or continue with that one: regrow resume faults"
     )

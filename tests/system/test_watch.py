@@ -127,7 +127,7 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(
     os.kill(pid, signal.SIGKILL)
     found = terminals.await_seen(
         "two",
-        r"^interrupted: nobody runs it \(last event \d+s ago\); waiting for regrow resume seen$",
+        r"^interrupted: no driver runs it \(last event \d+s ago\); waiting for regrow resume seen$",
     )
     assert re.search(r"^cut off +step", found, re.MULTILINE)
     assert " left" not in found
@@ -136,7 +136,7 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(
     before = sorted(path.name for path in log.rglob("*") if path.is_file())
 
     terminals.tmux("resize-window", "-t", "two", "-x", "60", "-y", "14")
-    found = terminals.await_seen("two", r"^interrupted: nobody runs it.*…$")
+    found = terminals.await_seen("two", r"^interrupted: no driver runs it.*…$")
     assert max(map(len, found.splitlines())) <= 60
     assert found.count("interrupted") == 1, found
     assert len(re.findall(r"^seen  ", found, re.MULTILINE)) == 1, found

@@ -55,7 +55,7 @@ def test_nothing_is_longer_or_lower_than_the_terminal_at_any_moment(schedule: st
             for width, height in [*SIZES, (20, 3), (30, 5), (500, 200)]:
                 for banner in (
                     "",
-                    "interrupted: nobody runs it; waiting for regrow resume digits --state /somewhere/else",
+                    "interrupted: no driver runs it; waiting for regrow resume digits --state /somewhere/else",
                 ):
                     found = compose(
                         board, width=width, height=height, now=event.t, signs=Signs(), banner=banner
@@ -282,7 +282,7 @@ def test_an_attempt_has_the_price_of_its_session_and_the_present_one_where_that_
 
 def test_while_nobody_runs_it_no_time_goes_on() -> None:
     board = shown(simulated("fifo", lose=False).events)
-    banner = "interrupted: nobody runs it"
+    banner = "interrupted: no driver runs it"
     early, late = (
         picture(board, now=board.history.t_last + wait, banner=banner) for wait in (0.0, 3600.0)
     )
