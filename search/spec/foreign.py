@@ -260,7 +260,7 @@ _KEYS: Mapping[str, tuple[str, str | Callable[[Any], str]]] = {
     "study_name": (_OPTUNA, "`name: {}`"),
     "load_if_exists": (
         _OPTUNA,
-        "nothing: a run always continues with the experiment that is there",
+        "nothing: a run always continues an existing experiment",
     ),
     "n_startup_trials": (_OPTUNA, "`search: {{tpe: {{n_startup_trials: {}}}}}`"),
     "defaults": (_HYDRA, "nothing: one file is the whole specification"),

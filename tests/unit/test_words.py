@@ -1,4 +1,4 @@
-"""Words that docstrings, comments, names and pages do without: CONTRIBUTING.md says what to
+"""Words that docstrings, comments, messages, names and pages do without: CONTRIBUTING.md says what to
 write instead.
 """
 
@@ -19,6 +19,12 @@ AVOIDED = re.compile(
 )
 _CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 """What is shown as code on a page."""
+STORED = {
+    ("regrow/apps/station/auto_restart.py", "goes on"),
+    ("search/planning/widths.py", "goes on"),
+    ("search/schedulers/resource_changing.py", "goes on"),
+}
+"""Texts by which existing stations know their automations, and reasons that `verify` compares."""
 NAMED = ("regrow", "search", "tasks", "infra", "flows")
 """Folders whose names are looked at; without the links to the others in `regrow`."""
 NAMES = {
@@ -33,13 +39,10 @@ those that a stored experiment names, which is pickled with an Objective or a Su
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the docstrings and comments of a module, each with its line."""
-    statement = True
+    """Yield the texts and comments of a module, each with its line."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and statement):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
             yield token.start[0], " ".join(token.string.split())
-        if token.type not in (tokenize.NL, tokenize.COMMENT):
-            statement = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
 
 def named(source: str) -> Iterator[tuple[int, str]]:
@@ -66,13 +69,13 @@ def sources_of_names() -> Iterator[tuple[str, str]]:
                 yield file.relative_to(ROOT).as_posix(), file.read_text()
 
 
-def test_docstrings_and_comments_are_in_plain_words() -> None:
+def test_docstrings_comments_and_messages_are_in_plain_words() -> None:
     found = [
-        f"{file.relative_to(ROOT)}:{line}: {match[0]}"
-        for folder in NAMED
-        for file in sorted((ROOT / folder).rglob("*.py"))
-        for line, text in texts(file.read_text())
+        f"{path}:{line}: {match[0]}"
+        for path, source in sources_of_names()
+        for line, text in texts(source)
         for match in AVOIDED.finditer(text)
+        if (path, match[0]) not in STORED
     ]
     assert found == []
 
@@ -85,11 +88,6 @@ def test_pages_are_in_plain_words() -> None:
         for match in AVOIDED.finditer(" ".join(_CODE.sub("", page.read_text()).split()))
     ]
     assert found == []
-
-
-def test_a_text_that_is_no_docstring_is_not_looked_at() -> None:
-    source = '"""One."""\n\nx = "somebody"  # two\n\n\ndef f():\n    """Three."""\n'
-    assert [line for line, _ in texts(source)] == [1, 3, 7]
 
 
 def test_names_say_what_something_is() -> None:
