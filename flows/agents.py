@@ -243,7 +243,7 @@ class RunnerWatch:
 
     def banner(self, history: History | None = None) -> str:
         """Return a message while no agent runs, or some could not take part; else "". Raises
-        Gone.
+        AgentsGone.
         """
         if self.submission is None:
             return ""

@@ -258,7 +258,7 @@ class Attempts:
             raise
 
     async def _trial(self, trial: int) -> State[Any]:
-        """Run one attempt. Raises TriedAgain if the trial gets another one."""
+        """Run one attempt. Raises AttemptRepeated if the trial gets another one."""
         run = self._runs[trial]
         order = await self._until(self._next(run))
         if order is None:

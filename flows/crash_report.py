@@ -97,18 +97,18 @@ def deliver_in_background(places: Places) -> list[subprocess.Popen[bytes]]:
 
     Costs one listing of a folder; returns the started processes.
     """
-    folder, lines = places.services / "unfinished", []
+    folder, started = places.services / "unfinished", []
     with suppress(OSError):
         for name in os.listdir(folder):
             if not runs_here(places, name):
                 null = subprocess.DEVNULL
                 command = _command(places, name)
-                lines.append(
+                started.append(
                     subprocess.Popen(
                         command, stdin=null, stdout=null, stderr=null, start_new_session=True
                     )
                 )
-    return lines
+    return started
 
 
 def _marker(places: Places, name: str) -> Path:

@@ -22,7 +22,7 @@ from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.coordinator import Coordinator
 from regrow.flows.coordinator.instructions import Instructions
 from regrow.flows.crash_report import hand_to_guard
-from regrow.flows.here import LocalHost
+from regrow.flows.local_host import LocalHost
 from regrow.infra.log.log import Superseded
 from regrow.infra.state.driver_lock import driving
 from regrow.infra.state.experiments import Prepared, prepare, take_stop_requests

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regrow.flows.here import LocalHost
+from regrow.flows.local_host import LocalHost
 from regrow.infra.mlflow.in_trial import discard_mlflow_calls
 from regrow.infra.ray.joining import environment, join
 from regrow.infra.stores.local import LocalStore

@@ -32,7 +32,9 @@ AGAIN_SECONDS = 30.0
 SILENT_SECONDS = 5.0
 """Seconds within which a relay that waits for the coordinator must confirm that it is alive."""
 _connected: list[Any] = []
-"""The coordinator to which this process has a connection."""
+"""The coordinator to which this process has opened a connection, if any: of the process, as each
+attempt gets a client of its own.
+"""
 _TICK = 0.01
 """Seconds between two checks of a waiting coordinator."""
 

@@ -58,7 +58,7 @@ class Follower:
 
         A segment whose end is missing, because its writer was killed or is still writing, is
         returned once it is whole or its successor states how much of it counts. Raises CorruptLog
-        for other damage, Vanished, and Unavailable.
+        for other damage, LogGone, and Unavailable.
         """
         if rest or self.more:
             return self._listed()

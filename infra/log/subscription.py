@@ -36,7 +36,7 @@ class Source(Protocol):
         """Return the segments after the last read one, in order, as many as fit one answer.
 
         `rest`: do not wait for new ones, and leave out none that exist. Raises Unavailable if it
-        cannot be read now. Any other error is final: Vanished, CorruptLog.
+        cannot be read now. Any other error is final: LogGone, CorruptLog.
         """
         ...
 

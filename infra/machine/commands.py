@@ -23,7 +23,7 @@ def run(
         words: the program and its arguments.
         seconds: time until its end; None: no limit.
         hint: what to do if there is no such program.
-        who: does not answer if it takes longer; empty: the program.
+        who: named in the error if it takes longer; empty: the program.
         given: its input.
         env: its variables; None: those of this process.
 

@@ -55,7 +55,7 @@ class ServerUsers:
         self._users = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, high)
         os.close(low)
         self._server: uvicorn.Server | None = None
-        background.start(self._end_when_unused, name="tenancy")
+        background.start(self._end_when_unused, name="server-users")
 
     def serve(self, server: uvicorn.Server) -> None:
         """End by a clean shutdown of `server` from now on."""
@@ -100,7 +100,7 @@ def main() -> None:
     # get a signal to end.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    tenancy = ServerUsers(options.users)
+    users = ServerUsers(options.users)
     # Set before Prefect is imported: Prefect runs code that it finds in its home, and files beside
     # its database may come from a stranger.
     home = temporary.process_temp_dir() / "prefect"
@@ -139,7 +139,7 @@ def main() -> None:
         ws_max_size=MESSAGE_BYTES,
         lifespan="on",
     )
-    tenancy.serve(server)
+    users.serve(server)
     server.run(sockets=[socket.socket(fileno=number) for number in options.socket])
     shutil.rmtree(home.parent, ignore_errors=True)
     # Everything is written and closed. Finalizing the interpreter would take 0.5 s, for which the

@@ -319,7 +319,7 @@ def prepare(
         _check_limits(replay(store, name), current)
     if current.trainable == "pickled" and code is None:
         code = log.opened.code if log.opened else None
-    over, failed = _is_over(store, name, log, total, retry_failed=retry_failed)
+    over, failed = _completion(store, name, log, total, retry_failed=retry_failed)
     more = (trials is not None and trials != total) or bool(failed)
     changed = {"budget", "stop", "register"} & {*_changed(stored, current)}
     return Prepared(
@@ -403,7 +403,7 @@ def _check_total(stored: Spec, trials: int, total: int) -> None:
         raise SpecError("trials", trials, f"the grid has only {cells} cells", f"at most {cells}")
 
 
-def _is_over(
+def _completion(
     store: Store, name: str, log: Survey, total: int, *, retry_failed: bool
 ) -> tuple[bool, int | None]:
     """Return whether all trials are over, and how many failed ones to retry (None: not asked)."""

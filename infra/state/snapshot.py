@@ -126,7 +126,7 @@ def restore(store: Store, key: str, below: Path) -> Path:
 
 
 def _listed(store: Store, key: str, name: str) -> list[_File]:
-    """Return the files of a snapshot. Raises Missing, Unsound, MsgspecError."""
+    """Return the files of a snapshot. Raises Missing, CorruptCheckpoint, MsgspecError."""
     with tempfile.TemporaryDirectory() as place:
         store.fetch(key, file := Path(place, "list"))
         if file.stat().st_size > MOST_LIST_BYTES:

@@ -1,5 +1,5 @@
-"""What the library of the command line does otherwise here: the lists of commands in `--help`, in
-groups, each with its whole first sentence; and options that are empty.
+"""What differs from Typer: `--help` lists commands in groups, each with its whole first sentence,
+and an option with an empty value is refused.
 """
 
 from __future__ import annotations

@@ -198,9 +198,8 @@ def run_session(
             for line in ending(history, places):
                 console.print(line, soft_wrap=True)
     if console.lost:
-        redirect_to_null(
-            console.file
-        )  # else its buffer is written once more at exit, which then fails
+        # else its buffer is written once more at exit, which then fails
+        redirect_to_null(console.file)
         with suppress(OSError):
             echo(
                 f"not all could be printed ({console.lost}); `{places.command('show', name)}` shows"

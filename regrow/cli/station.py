@@ -68,7 +68,7 @@ def up(
     With a station, schedules run, `regrow run` starts in a moment, and Retry in Prefect's page
     resumes experiments. `regrow down` ends it.
     """
-    _refuse_alone(
+    _refuse_without_effect(
         {
             "--dir goes with --s3": folder is not None and not s3,
             "--port goes with --s3": port is not None and not s3,
@@ -101,7 +101,7 @@ def up(
         _say(f"# {line}" if s3 else line)
 
 
-def _refuse_alone(wrong: dict[str, bool]) -> None:
+def _refuse_without_effect(wrong: dict[str, bool]) -> None:
     """Raise UserError for options that would be without effect."""
     for why, is_so in wrong.items():
         if is_so:
@@ -120,7 +120,7 @@ def down(
     """
     from regrow.apps.station import start
 
-    _refuse_alone({"--dir goes with --s3": folder is not None and not s3})
+    _refuse_without_effect({"--dir goes with --s3": folder is not None and not s3})
     places, place = Places.at(state), s3_server.home(folder)
     server = s3_server.running(place) if s3 else None
     if start.end(places):  # ends the S3 server, too, if it was started with it

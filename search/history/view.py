@@ -112,7 +112,7 @@ class View:
 
     @property
     def spec(self) -> Spec:
-        """The specification with the last session's settings. Raises Uncreated."""
+        """The specification with the last session's settings. Raises NotCreated."""
         if self._spec is None:
             raise NotCreated
         return self._spec
@@ -120,7 +120,7 @@ class View:
     @property
     def setting(self) -> Setting:
         """The input from which the sampler and the scheduler are made: that of the experiment as it
-        was created, whatever a later session changes. Raises Uncreated.
+        was created, whatever a later session changes. Raises NotCreated.
         """
         if self._setting is None:
             raise NotCreated

@@ -188,7 +188,7 @@ class Fleet:
         return found
 
     def start(self, number: int) -> None:
-        """Start a machine, which takes attempts once it is `finish_boot`."""
+        """Start a machine, which takes attempts after `finish_boot`."""
         self._state[number] = "booting"
         self._uses[number] += 1
 

@@ -123,8 +123,8 @@ def seal(manifest: Manifest) -> bytes:
 
 
 def unseal(key: str, data: bytes) -> Manifest:
-    """Decode the manifest read from `key`. Raises Unsound if it is damaged, belongs to another key
-    or refers to anything but its files' blobs.
+    """Decode the manifest read from `key`. Raises CorruptCheckpoint if it is damaged, belongs
+    to another key or refers to anything but its files' blobs.
     """
     try:
         sealed = _sealed.decode(data)
@@ -151,7 +151,7 @@ def unseal(key: str, data: bytes) -> Manifest:
 
 
 def check_paths(files: Iterable[str], folders: Iterable[str]) -> None:
-    """Raise Unsound unless all paths are plain ones on any system, and do not conflict."""
+    """Raise CorruptCheckpoint unless all paths are plain on any system, and do not conflict."""
     taken: dict[str, bool] = {}
     for path, is_file in [*((f, True) for f in files), *((f, False) for f in folders)]:
         parts = path.split("/")

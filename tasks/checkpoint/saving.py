@@ -177,8 +177,8 @@ def clone(store: Store, source: str, *, trial: int, attempt: int, step: int) -> 
     without copying a blob.
 
     The blobs stay with the attempt that wrote them: a caller that discards its checkpoints must
-    name the clone in `keep`. Raises Missing or Unsound for a source that cannot be used, Exists if
-    another checkpoint was committed there.
+    name the clone in `keep`. Raises Missing or CorruptCheckpoint for a source that cannot be used,
+    Exists if another checkpoint was committed there.
     """
     found = unseal(source, store.read(source))
     manifest = msgspec.structs.replace(found, trial=trial, attempt=attempt, step=step)

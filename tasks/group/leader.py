@@ -241,7 +241,7 @@ class Leader(RankGroup):
         """End the group: all is sent and saved, and the other ranks may end."""
         self._peers.close()
 
-    # ---- the Others port of the checkpoint writer
+    # ---- the OtherRanks port of the checkpoint writer
 
     @property
     def others(self) -> Leader | None:

@@ -199,7 +199,9 @@ class Wire:
             self._connection.sendall(struct.pack("!I", len(data)) + data)
 
     def receive(self, most: int = MOST_BYTES) -> Message:
-        """Return the next message, of at most `most` bytes. Raises Refused for an invalid one."""
+        """Return the next message, of at most `most` bytes. Raises GreetingRefused for an invalid
+        one.
+        """
         (size,) = struct.unpack("!I", self._exactly(4))
         if size > most:
             raise GreetingRefused(f"a frame of {size:,} bytes")
@@ -209,7 +211,9 @@ class Wire:
             raise GreetingRefused(str(error)) from None
 
     def greet(self, key: bytes, *, first: bool) -> None:
-        """Exchange proofs of the key; `first`: this side opened the connection. Raises Refused."""
+        """Exchange proofs of the key; `first`: this side opened the connection. Raises
+        GreetingRefused.
+        """
         own = secrets.token_bytes(CHALLENGE_BYTES)
         self._connection.sendall(own)
         other = self._exactly(CHALLENGE_BYTES)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import ray
 
-from regrow.flows.here import LocalHost
+from regrow.flows.local_host import LocalHost
 from regrow.infra.ray.cluster import connect, disconnect
 from regrow.infra.ray.host import RayHost
 from regrow.search.events import Place

@@ -53,12 +53,12 @@ class StillLeader(Leader):
     """
 
     def upload(self, step: int) -> None:
-        """See Others."""
+        """See OtherRanks."""
         if step % 2:
             self._uploads(step)
 
     def parts(self, step: int) -> list[CheckpointPart]:
-        """See Others."""
+        """See OtherRanks."""
         if not step % 2:
             self._uploads(step)
         return super().parts(step)

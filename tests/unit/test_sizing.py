@@ -114,7 +114,7 @@ def test_a_leader_starts_what_attempts_wait_for_and_asks_again_where_the_cloud_r
 ) -> None:
     agent = make(joined("first"), *waits(0), *waits(1), *waits(2))
     asked = folder / "asked"
-    with sizing.sizing_groups(agent):
+    with sizing.starting_machines(agent):
         assert await_true(lambda: asked.exists() and asked.read_text().count("\n") >= 2)
     # three machines are needed, and `most` leaves room for two
     assert asked.read_text().splitlines()[0] == "start on-demand 2"
@@ -127,7 +127,7 @@ def test_another_group_is_asked_where_the_cloud_refuses_one(make: Make, folder: 
     (folder / "fleet.json").write_text(json.dumps(found))
     agent = make(joined("first"), *waits(0), *waits(1), *waits(2))
     asked = folder / "asked"
-    with sizing.sizing_groups(agent):
+    with sizing.starting_machines(agent):
         assert await_true(lambda: asked.exists() and "start dearer 3" in asked.read_text())
     # at first the group that comes first in the file, with the other one for what it has no room for
     assert asked.read_text().splitlines()[:2] == ["start on-demand 2", "start dearer 1"]

@@ -5,6 +5,7 @@ write instead.
 from __future__ import annotations
 
 import ast
+import builtins
 import io
 import re
 import tokenize
@@ -16,6 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 AVOIDED = re.compile(
     r"\b(somebody|is told|are told|says so|tells so|goes on|of (?:the user's|one's) own|that is there"
     r"|who wants|hears (?:of|that)|is said)\b"
+)
+NAME = re.compile(r"[A-Z]\w+")
+RAISES = re.compile(
+    r"\bRaises? ([A-Z]\w+\b(?!')(?:(?:, and |, or |, | or | and )[A-Z]\w+\b(?!'))*)"
 )
 _CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 """What is shown as code on a page."""
@@ -78,6 +83,21 @@ def test_docstrings_comments_and_messages_are_in_plain_words() -> None:
         if (path, match[0]) not in STORED
     ]
     assert found == []
+
+
+def test_errors_that_docstrings_name_exist() -> None:
+    known = set(dir(builtins))
+    raised: list[tuple[str, str]] = []
+    for path, source in sources_of_names():
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.NAME:
+                known.add(token.string)
+            elif token.type == tokenize.STRING:
+                text = " ".join(token.string.split())
+                raised += [
+                    (path, name) for one in RAISES.findall(text) for name in NAME.findall(one)
+                ]
+    assert [(path, name) for path, name in raised if name not in known] == []
 
 
 def test_pages_are_in_plain_words() -> None:

@@ -90,7 +90,7 @@ def _lead(agent: AgentProcess, number: int, *, retry_failed: bool) -> AgentEnd |
             watch = partial(_watch, agent, number, set())
             with (
                 background.every(agent.pause, watch, name="members", first=0.0, wait=0.0),
-                sizing.sizing_groups(agent),
+                sizing.starting_machines(agent),
             ):
                 over, result = _drive(agent, number, node, head, driver)
         except Unavailable as error:

@@ -26,7 +26,7 @@ type that is sold out stays so for minutes or hours.
 """
 
 
-def sizing_groups(agent: AgentProcess) -> AbstractContextManager[object]:
+def starting_machines(agent: AgentProcess) -> AbstractContextManager[object]:
     """Start machines as attempts wait for them, within the block, if this machine's fleets have
     groups that come on need.
     """

@@ -69,11 +69,11 @@ class Child:
         """Send it an order; if the process is gone, `receive` notices it."""
         self._line.send(order)
 
-    def receive(self, take: Callable[[ChildMessage], None]) -> int:
-        """Pass its messages to `take` until it ends; return its exit code."""
+    def receive(self, handle: Callable[[ChildMessage], None]) -> int:
+        """Pass its messages to `handle` until it ends; return its exit code."""
         with closing(self._line):
-            for word in self._line.messages(MESSAGES):
-                take(word)
+            for message in self._line.messages(MESSAGES):
+                handle(message)
         self.answers.put(None)
         return self.process.wait()
 

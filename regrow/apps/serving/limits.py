@@ -117,7 +117,7 @@ class Room:
         self._most, self._held = most, 0
 
     def reserve(self, count: int) -> None:
-        """Reserve an amount. Raises Full without reserving anything."""
+        """Reserve an amount. Raises BudgetFull without reserving anything."""
         if self._held + count > self._most:
             raise BudgetFull
         self._held += count
@@ -138,7 +138,7 @@ class Body:
         self._bytes = self._values = 0
 
     def add(self, part: bytes) -> None:
-        """Add a part. Raises TooMuch, and Full."""
+        """Add a part. Raises TooMuch, and BudgetFull."""
         self.content += part
         if len(self.content) > self._most:
             raise TooMuch(f"the body is larger than {self._most} bytes")

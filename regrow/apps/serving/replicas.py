@@ -184,7 +184,7 @@ class Replicas:
                 self._ending.wait(backoff.after(0.0))
                 continue
 
-            def receive(word: ChildMessage, child: Child = child) -> None:
+            def handle(word: ChildMessage, child: Child = child) -> None:
                 nonlocal ready
                 if isinstance(word, Loaded | Refused | SampleAnswered):
                     child.answers.put(word)
@@ -192,7 +192,7 @@ class Replicas:
                     ready = ready or isinstance(word, Ready)
                     self._began.put(word)
 
-            code = child.receive(receive)
+            code = child.receive(handle)
             if self._ending.is_set():
                 return
             if not ready:

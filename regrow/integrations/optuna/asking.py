@@ -104,7 +104,7 @@ class AskedTrial:
 
 class Asking:
     """The session in which a study asks. `prepared`: the experiment, as found; `given`: see
-    Inline.
+    InlineSession.
     """
 
     def __init__(

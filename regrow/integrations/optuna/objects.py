@@ -44,7 +44,7 @@ def form(value: Any, name: str, keep: KeepFile, *, exact: bool) -> Any:
     """Return a value as JSON. `name`: of the file in which `keep` puts what has to be pickled.
 
     `exact`: NumPy's numbers and tuples come back as such; else as Python's numbers and lists, as
-    from a storage of Optuna's. Raises NotKept if it cannot be pickled, or is too large.
+    from a storage of Optuna's. Raises NotStorable if it cannot be pickled, or is too large.
     """
     try:
         found = _form(value, exact)

@@ -72,12 +72,8 @@ class ScriptSession:
         station_of: StationOf | None = None,
         rays_own_names: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._name, self._state, self._quiet, self.rays_own_names = (
-            name,
-            state,
-            quiet,
-            rays_own_names,
-        )
+        self._name, self._state, self._quiet = name, state, quiet
+        self.rays_own_names = rays_own_names
         self._events, self._station_of = events, station_of
         self._taken: dict[tuple[str | None, str], int] = {}
         """How many experiments have a name, by state root and name."""
