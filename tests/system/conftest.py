@@ -95,8 +95,15 @@ class Desk:
 
     def start(self, *arguments: object, **environment: str) -> subprocess.Popen[str]:
         """Starts `regrow ...` in a process group of its own."""
+        return self._started(self._command(arguments), environment)
+
+    def start_script(self, file: str, *arguments: str) -> subprocess.Popen[str]:
+        """Starts a Python script of the folder, as its user does."""
+        return self._started([sys.executable, file, *arguments], {})
+
+    def _started(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            self._command(arguments),
+            command,
             cwd=self.folder,
             env={**self.environment, **environment},
             text=True,

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -142,30 +140,14 @@ if __name__ == "__main__":
 """
 
 
-def started(desk: Desk, script: str) -> subprocess.Popen[str]:
-    """A Python script in the desk's folder, as its user starts it."""
-    process = subprocess.Popen(
-        [sys.executable, script],
-        cwd=desk.folder,
-        env=desk.environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        process_group=0,
-    )
-    desk.started.append(process)
-    return process
-
-
 @pytest.mark.usefixtures("shared_prefect")
 def test_a_search_that_is_killed_and_fitted_again_finds_what_scikit_learn_finds(desk: Desk) -> None:
     (desk.folder / "search.py").write_text(SEARCH)
-    process = started(desk, "search.py")
+    process = desk.start_script("search.py")
     desk.await_events("search", "reported", 2, process)
     process.kill()
     process.communicate()
-    again = started(desk, "search.py")
+    again = desk.start_script("search.py")
     printed, _ = again.communicate(timeout=240)
     assert again.returncode == 0, printed
     said = json.loads(printed.splitlines()[-1])

@@ -157,18 +157,7 @@ def begin(desk: Desk, name: str, trials: int) -> subprocess.Popen[str]:
 
 def start(desk: Desk, script: str, *arguments: str) -> subprocess.Popen[str]:
     (desk.folder / "script.py").write_text(script)
-    process = subprocess.Popen(
-        [sys.executable, "script.py", *arguments],
-        cwd=desk.folder,
-        env=desk.environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        process_group=0,
-    )
-    desk.started.append(process)
-    return process
+    return desk.start_script("script.py", *arguments)
 
 
 def suggested(folder: Path, name: str) -> list[tuple[int, str, object]]:

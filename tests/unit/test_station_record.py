@@ -9,12 +9,21 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from regrow.apps.station import parts, start
 from regrow.infra.machine import locks
 from regrow.infra.machine.private_files import read_record
 from regrow.infra.state import station_record as record
 from regrow.infra.state.places import Places
+
+
+def station_in(folder: Path, **given: Any) -> record.Station:
+    """The record of a station, whose servers have no address unless it is given."""
+    addresses = dict.fromkeys(("page_url", "prefect_url", "prefect_api", "mlflow_url"), "")
+    return record.Station(
+        folder=folder, **{"pid": 1, "since": 0.0, "prefix": "", "version": "", **addresses, **given}
+    )
 
 
 def test_a_driver_that_was_killed_over_an_order_is_found_until_it_is_seen_to(
@@ -55,13 +64,8 @@ def test_a_driver_on_a_head_that_is_gone_waits_for_nothing(tmp_path: Path) -> No
 
 
 def test_a_station_tells_servers_of_its_own_from_others(tmp_path: Path) -> None:
-    station = record.Station(
-        folder=tmp_path,
-        pid=1,
-        since=0.0,
-        prefix="",
-        version="",
-        page_url="",
+    station = station_in(
+        tmp_path,
         prefect_url="http://127.0.0.1:4200",
         prefect_api="http://127.0.0.1:4200/api",
         mlflow_url="http://127.0.0.1:5000",
@@ -84,17 +88,7 @@ def test_what_a_station_of_another_version_tells_beyond_is_left_alone(tmp_path: 
     places = Places.at(str(tmp_path)).writable()
     folder = record.folder_of(places)
     folder.mkdir(parents=True)
-    station = record.Station(
-        folder=folder,
-        pid=1,
-        since=0.0,
-        prefix="",
-        version="9",
-        page_url="",
-        prefect_url="",
-        prefect_api="",
-        mlflow_url="",
-    )
+    station = station_in(folder, version="9")
     station.write()
     record.write(
         folder / "station.json", {**read_record(folder / "station.json"), "of_tomorrow": 1}
@@ -117,17 +111,7 @@ def test_a_page_that_outlived_its_supervisor_keeps_its_port(tmp_path: Path) -> N
 
 def test_up_waits_for_a_station_that_is_ending(tmp_path: Path) -> None:
     places = Places.at(str(tmp_path)).writable()
-    station = record.Station(
-        folder=record.folder_of(places),
-        pid=os.getpid(),
-        since=0.0,
-        prefix="",
-        version="",
-        prefect_api="",
-        prefect_url="",
-        mlflow_url="",
-        page_url="",
-    )
+    station = station_in(record.folder_of(places), pid=os.getpid())
     station.folder.mkdir()
     lock = locks.acquire(station.folder / "station.lock")
     assert lock is not None

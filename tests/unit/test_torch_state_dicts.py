@@ -78,3 +78,15 @@ def test_a_checkpoint_of_another_kind_is_saved_as_it_is(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert [file.name for file in (tmp_path / "best").iterdir()] == [".metadata"]
     assert "state_dicts.pt is not written: rg.torch.State: " in done.output
+
+
+def test_a_checkpoint_of_another_version_is_neither_loaded_nor_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr("regrow.integrations.torch.state.VERSION", 2)
+        rg.torch.State(**parts()).save(tmp_path / "later")
+    with pytest.raises(rg.UserError, match="of version 2; this regrow reads 1"):
+        rg.torch.State(**parts()).load(tmp_path / "later")
+    with pytest.raises(rg.UserError, match="of version 2; this regrow reads 1"):
+        rg.torch.export(tmp_path / "later", tmp_path / "model.pt")
