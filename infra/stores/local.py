@@ -250,8 +250,11 @@ class LocalStore:
         if folder.is_dir() and (folder in self._durable or not ours):
             return
         self._make(folder.parent)
+        new = not folder.is_dir()
         # A state root that is created here is readable by its owner only.
         folder.mkdir(exist_ok=True, mode=0o777 if ours else 0o700)
+        if new and ours and folder != self._root:
+            self._share(folder, 0o7777)
         # Also if it existed: another process may have created it and not synced it yet.
         with suppress(PermissionError):  # we may lack permission for the folder above the root
             sync_folder(folder.parent)
@@ -289,13 +292,24 @@ class LocalStore:
 
     def _write(self, key: str, path: Path, data: bytes | Path) -> None:
         """Write a new file. Raises FileExistsError, and errors of reading `data` as they are."""
-        opener = private_files.opener if key.startswith(CONFIDENTIAL) else None
+        confidential = key.startswith(CONFIDENTIAL)
+        opener = private_files.opener if confidential else None
         if isinstance(data, Path):
             with data.open("rb") as source, self._failures(key, FileExistsError):
                 _write(path, source, opener)
         else:
             with self._failures(key, FileExistsError):
                 _write(path, io.BytesIO(data), opener)
+        if not confidential:
+            self._share(path, 0o666)
+
+    def _share(self, path: Path, most: int) -> None:
+        """Give what was just made the permissions of the experiment's folder, but for those outside
+        of `most`: whoever may use an experiment can read what each of its users adds, whatever
+        their umasks.
+        """
+        with suppress(OSError):  # a file system without permissions
+            path.chmod(stat.S_IMODE(self._root.stat().st_mode) & most)
 
     @contextmanager
     def _failures(self, key: str, *but: type[OSError]) -> Iterator[None]:
