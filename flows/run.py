@@ -130,8 +130,8 @@ def _driven(session: Session) -> State[None]:
             ) as ray_cluster:
                 try:
                     with crash_report.prepare(session.places, session.name):
-                        status, history = conduct(session, ray_cluster, asked)
-                    return final_state(state_of(status, history), status)
+                        status, session.history = conduct(session, ray_cluster, asked)
+                    return final_state(state_of(status, session.history), status)
                 except OtherDriver as error:
                     raise TakenOver(str(error)) from None
                 except Exception as error:
@@ -144,7 +144,8 @@ def _driven(session: Session) -> State[None]:
                         _await_another_cluster(session, error, asked)
                         raise
         crash_report.hand_to_guard(session.places, session.name)
-        return state_of(*cut_short(prepared, asked))
+        status, session.history = cut_short(prepared, asked)
+        return state_of(status, session.history)
 
 
 def _await_another_cluster(session: Session, error: Exception, asked: Interrupts) -> None:

@@ -19,6 +19,7 @@ from regrow.infra.state.agents import of_this_driver
 from regrow.infra.state.experiments import Prepared, prepare
 from regrow.infra.state.places import Places
 from regrow.search.events import Hold
+from regrow.search.history import History
 from regrow.search.spec import Spec
 
 
@@ -52,6 +53,8 @@ class Session:
         after: called with `say` after the session, unless it is to be resumed.
         hold: see Opened; the caller calls the coordinator's `proceed`.
         agent: ID of the agent that runs this driver; empty: no agent does.
+        history: the log, read when it was closed; None before, and if another process closes it.
+            Once the session has ended, the experiment may be removed or continued by others.
 
     """
 
@@ -72,6 +75,7 @@ class Session:
     after: Callable[[Callable[[str], None]], object] = _nothing
     hold: Hold = ""
     agent: str = field(default_factory=of_this_driver)
+    history: History | None = None
 
     @cached_property
     def prepared(self) -> Prepared:

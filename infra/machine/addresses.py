@@ -5,7 +5,6 @@ address that a user gives consists of.
 from __future__ import annotations
 
 import ctypes
-import ipaddress
 import os
 import select
 import socket
@@ -44,8 +43,8 @@ def parts_of(url: str, name: str = "") -> SplitResult:
 
 
 def beside_loopback(host: str | None) -> str | None:
-    """Return `host` if it is an address beside IPv4's loopback, where servers listen in any case,
-    else None. Raises UserError for what is not a name or address of this machine.
+    """Return `host` if it is an address beside 127.0.0.1, where servers listen in any case, else
+    None. Raises UserError for what is not a name or address of this machine.
     """
     if host is None:
         return None
@@ -53,7 +52,7 @@ def beside_loopback(host: str | None) -> str | None:
     try:
         known = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         found = [str(one[4][0]).partition("%")[0] for one in known]
-        if known[0][0] == socket.AF_INET and ipaddress.ip_address(found[0]).is_loopback:
+        if found[0] == _LOOPBACK:
             return None
         socket.create_server((host, 0), family=known[0][0]).close()
     except (OSError, UnicodeError) as error:

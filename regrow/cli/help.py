@@ -1,5 +1,5 @@
 """What differs from Typer: `--help` lists commands in groups, each with its whole first sentence,
-and an option with an empty value is refused.
+and an option or argument with an empty value is refused.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from regrow.tasks.errors import UserError
 
 
 class Command(TyperCommand):
-    """A command that refuses an option with an empty value: where a shell's variable is unset, a
-    limit would not hold, and a path would be the current folder, unseen.
+    """A command that refuses an option or argument with an empty value: where a shell's variable is
+    unset, a limit would not hold, and a path would be the current folder, unseen.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises UserError for such an option."""
+        """Parse the arguments. Raises UserError for such an option or argument."""
         given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
         for parameter in self.params:
             value = given.get(parameter.name or "")
-            if parameter.param_type_name == "option" and (
-                "" in (value if isinstance(value, list) else [value])
-            ):
-                raise UserError(f"{parameter.opts[0]}: is empty; give a value, or leave it out")
+            values = value if isinstance(value, list | tuple) else [value]
+            if ctx.ignore_unknown_options and parameter.nargs == -1:
+                continue  # another program's arguments
+            if any(isinstance(one, str) and not one.strip() for one in values):
+                metavar = (parameter.metavar or str(parameter.name).upper()).strip("[].")
+                name = parameter.opts[0] if parameter.param_type_name == "option" else metavar
+                raise UserError(f"{name}: is empty; give a value, or leave it out")
         return super().parse_args(ctx, args)
 
 

@@ -174,13 +174,16 @@ def run_session(
         }
         try:
             check()
+            history = None
             if on_station is None or not on_station(viewer=live.viewer, **given):
                 from regrow.flows.launch import launch
                 from regrow.flows.session import Session
 
-                launch(
-                    Session(watch=live.watch, prefect_port=prefect_port, warn=live.warn, **given)
+                session = Session(
+                    watch=live.watch, prefect_port=prefect_port, warn=live.warn, **given
                 )
+                launch(session)
+                history = session.history
         except KeyboardInterrupt:  # or SIGTERM; Typer would exit with 130 without a message
             exit_codes.ignore_signals()
             console.print("interrupted before the experiment began; nothing is lost")
@@ -193,7 +196,7 @@ def run_session(
             sys.exit(exit_codes.ExitCode.INTERRUPTED)
         exit_codes.ignore_signals()  # the exit code no longer changes
         live.finish(store)
-        history = replay(store, name)
+        history = history or replay(store, name)
         if not (as_json and quiet):
             for line in ending(history, places):
                 console.print(line, soft_wrap=True)

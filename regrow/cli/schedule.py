@@ -305,8 +305,11 @@ def schedules(
     from regrow.infra.prefect import deployments
     from regrow.infra.state import hooks, served
 
-    if len([name for name in (pause, resume, delete) if name is not None]) > 1:
+    changed = [name for name in (pause, resume, delete) if name is not None]
+    if len(changed) > 1:
         raise UserError("--pause, --resume and --delete are one at a time; keep one of them")
+    if as_json and changed:
+        raise UserError("--json lists schedules; give --pause, --resume or --delete without it")
     places = Places.at(state)
     with deployments.connected(places) as client:
         if pause is not None:

@@ -97,6 +97,8 @@ def trial(
     """
     if drop + keep + stop + again > 1:
         raise UserError("--drop, --keep, --stop and --again exclude each other")
+    if as_json and (drop or keep or stop):
+        raise UserError("--json shows trials; give --drop, --keep or --stop without it")
     if not again and (changes or {seed, seeds, max_steps} != {None}):
         raise UserError("--seed, --seeds, --max-steps and --set go with --again")
     if (number is None) is (where is None and code is None):

@@ -138,6 +138,7 @@ class _StepPrinter:
         self.seconds: list[float] = []
         self.before: dict[int, float | None] = {}
         """The objective in an earlier run, by step, for comparison."""
+        self.differs = False
 
     def begin(self, before: list[Row]) -> None:
         """Start another run, which is compared with the rows of the previous one."""
@@ -154,9 +155,10 @@ class _StepPrinter:
         if row.step not in self.before:
             return ""
         earlier, now = self.before[row.step], row.metrics[self._objective]
-        return (
-            ", as before" if earlier == now else f", but {self._objective} {number(earlier)} before"
-        )
+        if earlier == now:
+            return ", as before"
+        self.differs = True
+        return f", but {self._objective} {number(earlier)} before"
 
 
 def _parse_settings(spec: Spec, texts: list[str]) -> dict[str, Any]:
@@ -231,3 +233,8 @@ def _repeat_steps(one: OneTrial, printer: _StepPrinter, rows: list[Row], spec: S
         _print_ending(one, ended, [])
     elif not one.rows:
         echo("its checkpoint was loaded; no step is left to do")
+    elif printer.differs:  # not an error: where training is not deterministic, all may be well
+        echo(
+            "a difference: the checkpoint lacks what training depends on (as the optimizer's state"
+            " or that of random numbers), or training is not deterministic"
+        )

@@ -132,7 +132,7 @@ def test_a_file_that_may_not_be_read_is_named(refused: Refused) -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "trials", "best", "verify", "stop", "resume", "ui"])
-@pytest.mark.parametrize("name", ["nope", "../nope", ""])
+@pytest.mark.parametrize("name", ["nope", "../nope"])
 def test_an_experiment_that_is_not_there_is_told_by_every_command(
     command: str, name: str, refused: Refused
 ) -> None:
@@ -173,6 +173,24 @@ def test_an_empty_option_as_of_an_unset_variable_of_a_shell_is_refused(
     Path("s.yaml").write_text(TEXT)
     message = f"{option}: is empty; give a value, or leave it out"
     assert refused(*command, option, "") == refused(*command, f"{option}=") == message
+    assert refused(*command, option, " ") == message
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        (("run",), "FILE"),
+        (("show",), "NAME"),
+        (("rm", "x"), "NAME"),
+        (("note", "x"), "TEXT"),
+        (("trials", "x", "--csv"), "FILE"),
+        (("tune",), "SCRIPT"),
+        (("cluster", "status"), "FILE"),
+    ],
+)
+def test_so_is_an_empty_argument(command: tuple[str, ...], argument: str, refused: Refused) -> None:
+    message = f"{argument}: is empty; give a value, or leave it out"
+    assert refused(*command, "") == refused(*command, " ") == message
 
 
 # ---- from Python, and for editors

@@ -17,8 +17,10 @@ from regrow.cli.compare import compare
 from regrow.cli.console import plain_console
 from regrow.cli.keep import cp, mv, note, rm
 from regrow.cli.ls import SortKey, ls
+from regrow.cli.run import run_session
 from regrow.cli.show import show
 from regrow.flows.housekeeping import removal
+from regrow.flows.session import Session
 from regrow.infra.log.reading import read_events, replay, replayed
 from regrow.infra.state import driver_lock, notes
 from regrow.infra.state.driver_lock import driving
@@ -409,3 +411,18 @@ def test_ls_says_how_each_stands_how_old_and_how_large_it_is_and_sorts(
         file.stat().st_size for file in (Path(places.root) / "kinds").rglob("*") if file.is_file()
     )
     assert two["last_t"] < time.time()
+
+
+def test_a_session_that_has_ended_says_so_even_if_it_is_removed_meanwhile(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    def launched(session: Session) -> None:
+        session.history = replay(session.prepared.store, session.name)
+        removal.remove(session.places, session.name)  # its servers still end for seconds
+
+    monkeypatch.setattr("regrow.flows.launch.launch", launched)
+    monkeypatch.setattr("regrow.cli.exit_codes.ignore_signals", lambda: None)
+    with pytest.raises(SystemExit) as left:
+        run_session(places, "kinds", spec=None, as_json=False)
+    assert left.value.code == 0
+    assert "kinds finished: 12 of 12 trials" in capsys.readouterr().out

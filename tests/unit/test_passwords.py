@@ -62,7 +62,7 @@ print(ui._link(passwords.make(Path({str(tmp_path)!r})))("page", "http://127.0.0.
     assert (tmp_path / "out").read_text() == "http://127.0.0.1:1/e/a\n"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.5", None])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", None])
 def test_the_loopback_is_nowhere_else(host: str | None) -> None:
     assert addresses.beside_loopback(host) is None
 
@@ -96,6 +96,7 @@ def test_a_host_that_is_not_of_this_machine_is_refused(host: str) -> None:
 
 
 def test_a_port_listens_on_the_loopback_and_at_the_host() -> None:
+    assert addresses.beside_loopback("127.0.0.3") == "127.0.0.3"
     listening = addresses.listen("127.0.0.3", 0)
     number = listening[0].getsockname()[1]
     assert [one.getsockname() for one in listening] == [

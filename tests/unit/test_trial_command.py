@@ -113,6 +113,7 @@ def test_trials_are_dropped_and_kept_by_a_condition(tmp_path: Path) -> None:
         ((), "name one trial by its number"),
         ((1, "--where", "trial < 3"), "name one trial by its number"),
         ((1, "--drop", "--keep"), "exclude each other"),
+        ((1, "--drop", "--yes", "--json"), "--json shows trials"),
         (("--code", "none"), "no trial of"),
         (("--code", "abc"), "at least 4 characters"),
     ],

@@ -226,7 +226,9 @@ def test_words_that_are_no_pair_are_refused(desk: Desk) -> None:
 
 def test_a_checkpoint_that_is_not_loaded_shows(desk: Desk) -> None:
     desk.write(trainable="work.py:forgetful")
-    assert "step 5    score 1  (... s), but score 5 before" in desk.run()[0]
+    out = desk.run()[0]
+    assert "step 5    score 1  (... s), but score 5 before" in out
+    assert out.splitlines()[-1].startswith("a difference: the checkpoint lacks")
     assert "once more" not in desk.run("--no-restore")[0]
 
 
