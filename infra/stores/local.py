@@ -319,6 +319,11 @@ class LocalStore:
         except but:
             raise
         except OSError as error:
+            if key.startswith(CONFIDENTIAL) and _is_anothers(error):
+                raise UserError(
+                    f"{error.filename} belongs to another user: only the one whose agents run the"
+                    " experiment can add agents, list them and stop it"
+                ) from error
             why = explain(error, self._root)
             if error.errno in _UNUSABLE and not (self._worked and error.errno in _PASSING):
                 raise UserError(
@@ -334,6 +339,13 @@ def _absence(key: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise Missing(key) from None
+
+
+def _is_anothers(error: OSError) -> bool:
+    """Return whether a file could not be opened because another user has it."""
+    with suppress(OSError, TypeError):  # gone meanwhile; no file is named
+        return error.errno == errno.EACCES and os.stat(error.filename).st_uid != os.getuid()
+    return False
 
 
 def _write(path: Path, source: BinaryIO, opener: Callable[[str, int], int] | None) -> None:
