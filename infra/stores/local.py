@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from regrow.infra.machine import given_files, private_files
 from regrow.infra.machine.addresses import parts_of
 from regrow.infra.machine.naming import UNSUPPORTED, NoSuchStep, publish
-from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix
+from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix, is_key
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Unavailable
 from regrow.tasks.process.disk import explain, leads_above
@@ -225,7 +225,9 @@ class LocalStore:
         folder = check_prefix(prefix).rpartition("/")[0]
         with self._failures(prefix):
             return sorted(
-                key for key in _walk(self._root / folder, folder) if key.startswith(prefix)
+                key
+                for key in _walk(self._root / folder, folder)
+                if key.startswith(prefix) and is_key(key)
             )
 
     def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
