@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from regrow.infra.machine import given_files, private_files
 from regrow.infra.machine.addresses import parts_of
 from regrow.infra.machine.naming import UNSUPPORTED, NoSuchStep, publish
-from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix
+from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix, is_key
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Unavailable
 from regrow.tasks.process.disk import explain, leads_above
@@ -225,7 +225,9 @@ class LocalStore:
         folder = check_prefix(prefix).rpartition("/")[0]
         with self._failures(prefix):
             return sorted(
-                key for key in _walk(self._root / folder, folder) if key.startswith(prefix)
+                key
+                for key in _walk(self._root / folder, folder)
+                if key.startswith(prefix) and is_key(key)
             )
 
     def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
@@ -319,6 +321,11 @@ class LocalStore:
         except but:
             raise
         except OSError as error:
+            if key.startswith(CONFIDENTIAL) and _is_anothers(error):
+                raise UserError(
+                    f"{error.filename} belongs to another user: only the one whose agents run the"
+                    " experiment can add agents, list them and stop it"
+                ) from error
             why = explain(error, self._root)
             if error.errno in _UNUSABLE and not (self._worked and error.errno in _PASSING):
                 raise UserError(
@@ -334,6 +341,13 @@ def _absence(key: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise Missing(key) from None
+
+
+def _is_anothers(error: OSError) -> bool:
+    """Return whether a file could not be opened because another user has it."""
+    with suppress(OSError, TypeError):  # gone meanwhile; no file is named
+        return error.errno == errno.EACCES and os.stat(error.filename).st_uid != os.getuid()
+    return False
 
 
 def _write(path: Path, source: BinaryIO, opener: Callable[[str, int], int] | None) -> None:

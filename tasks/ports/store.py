@@ -44,7 +44,7 @@ class Unavailable(StoreError):
         self.why = why
 
     def __str__(self) -> str:
-        return f"{self.key} is out of reach for now: {self.why}"
+        return f"{self.key or 'the state'} is out of reach for now: {self.why}"
 
 
 class Store(Protocol):

@@ -56,6 +56,18 @@ except UserError as error:
     print(error)
 """
 
+AGENTS = """
+import os, sys
+from pathlib import Path
+from regrow.infra.stores.local import LocalStore
+from regrow.tasks.errors import UserError
+os.getuid() or os.setuid(65534)  # root may read everything
+try:
+    LocalStore(Path(sys.argv[1])).read("agents/term/1.head")
+except UserError as error:
+    print(error)
+"""
+
 
 @pytest.fixture
 def root() -> Iterator[Path]:
@@ -101,6 +113,17 @@ def test_one_unreadable_experiment_hides_no_other_one_in_the_list(root: Path) ->
         ["readable", "empty"],
     ], done.stderr
     assert "ours can't be used: Permission denied" in done.stdout
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_agents_of_another_user_are_named_as_such(root: Path) -> None:
+    LocalStore(root / "ours").create("agents/term/1.head", b"")
+    for folder in ("agents", "agents/term"):
+        (root / "ours" / folder).chmod(0o755)
+    assert fresh(AGENTS, root / "ours").stdout == (
+        f"{root}/ours/agents/term/1.head belongs to another user: only the one whose agents run the"
+        " experiment can add agents, list them and stop it\n"
+    )
 
 
 @pytest.mark.parametrize("services", ["another user's", "none"])
