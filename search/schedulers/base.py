@@ -219,8 +219,9 @@ class Scheduler:
 
     `apply` calls one method for each kind of event; a scheduler overrides those it needs. It is
     constructed with a Setting. Its options are the keyword-only parameters of its class; a value
-    must have the type of the default. `options.py` has checks of ranges. A SpecError that names an
-    option is reported as one of the specification. Class attributes state what a scheduler needs.
+    must have the type of the default. `search/options.py` has checks of ranges. A SpecError that
+    names an option is reported as one of the specification. Class attributes state what a scheduler
+    needs.
     """
 
     needs_max_steps = True
