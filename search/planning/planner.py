@@ -467,7 +467,7 @@ class Planner:
                 return self._started(now, trial)
         if refused is None and not complete:
             for_best = isinstance(self._scheduler, EndAware)
-            refused = limits.why_no_new(history, now, self._opening, for_best=for_best)
+            refused = limits.why_no_new(history, now, self._first_of_next, for_best=for_best)
         if refused is not None:
             failed = history.trials and history.ended == len(history.by_state[TrialState.FAILED])
             used_up = refused.limit == "budget" and not history.held
@@ -491,7 +491,7 @@ class Planner:
             yield number
         if not self.history.held:
             return
-        late = complete or limits.is_late(self.history, now, self._opening)
+        late = complete or limits.is_late(self.history, now, self._first_of_next)
         number = self._scheduler.promote(complete=late)
         if number is None and self.history.work is not None and late:
             number = self._best_held()
@@ -598,14 +598,14 @@ class Planner:
         return chosen(self.history.spec.schedule)
 
     @property
-    def _opening(self) -> int | None:
+    def _first_of_next(self) -> int | None:
         """The step of the first decision on the trial that is proposed next; None for none before
         its end, as far as the scheduler knows.
         """
         scheduler = self._scheduler
         if self.history.work is None or not isinstance(scheduler, Ahead):
             return None
-        return scheduler.opening(len(self.history.trials))
+        return scheduler.first_of_next(len(self.history.trials))
 
     @property
     def _others(self) -> list[list[Result]]:

@@ -1,6 +1,7 @@
 """The port between the planner and a scheduler: one fold, four questions, and their records.
 
-Each scheduler is one file beside this one, and is named in `__init__.py`.
+Each scheduler is one file beside this one, and is named in `__init__.py`. Optional parts are at the
+end of the port, and in `ahead.py`.
 """
 
 from __future__ import annotations
