@@ -48,7 +48,7 @@ from regrow.search.options import chosen
 from regrow.search.planning import budget, forecast, limits, search_code
 from regrow.search.planning.checkpoints import interval, surplus
 from regrow.search.planning.learning import by_experiment, first_configurations
-from regrow.search.planning.market import following, leaving, why_withdrawn
+from regrow.search.planning.market import next_market, next_to_leave, why_withdrawn
 from regrow.search.planning.results import Results
 from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough, why_failed
@@ -396,7 +396,7 @@ class Planner:
 
     def _move(self, now: float) -> Moved | None:
         """Let an attempt leave an on-demand machine for a spot machine, with time to spare."""
-        found = leaving(self.history, now)
+        found = next_to_leave(self.history, now)
         if found is None:
             return None
         trial, why = found
@@ -539,7 +539,7 @@ class Planner:
             until=self._first(trial.number, trial.decided),
             checkpoints=[*others, *trial.usable],
             avoid_spot=seldom_spot and trial.evictions >= history.spec.retries.spot,
-            market=following(history, trial, now),
+            market=next_market(history, trial, now),
             clones=len(others),
             width=width_of(history, trial, wanted),
             config=config,
