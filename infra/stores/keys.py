@@ -45,4 +45,6 @@ def check_prefix(prefix: str) -> str:
 
 
 CONFIDENTIAL = "agents/"
-"""Prefix of keys whose objects hold secrets: a folder has them as files for their owner only."""
+"""Prefix of keys whose objects hold secrets, which no other user of the machine may read: a folder
+has them as files for their owner only.
+"""
