@@ -10,7 +10,7 @@ from pathlib import Path
 
 from regrow.infra.machine import locks, private_files
 from regrow.infra.machine.supervised import until
-from regrow.infra.state import unhealed
+from regrow.infra.state import resume_failures
 from regrow.infra.state.places import Places
 from regrow.infra.state.presence import signs
 from regrow.tasks.errors import UserError
@@ -33,7 +33,7 @@ def driving(places: Places, experiment: str, *, by_agent: bool = False) -> Itera
     private_files.folder(path.parent)
     lock = locks.acquire(path, wait=0.5)  # others hold it for an instant to look at it
     if lock is None and by_agent:
-        unhealed.withdraw(places, experiment)
+        resume_failures.remove(places, experiment)
         yield
         return
     if lock is None:
@@ -41,7 +41,7 @@ def driving(places: Places, experiment: str, *, by_agent: bool = False) -> Itera
     lock.truncate(0)
     lock.write(socket.gethostname())
     lock.flush()
-    unhealed.withdraw(places, experiment)
+    resume_failures.remove(places, experiment)
     with lock:
         yield
 

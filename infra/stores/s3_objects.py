@@ -278,7 +278,8 @@ class Objects:
         not support the request.
         """
         for place in range(0, len(keys), _PAGE):
-            await self.delete(await self._left(keys[place : place + _PAGE]))
+            page = keys[place : place + _PAGE]
+            await self.delete(page if len(page) == 1 else await self._left(page))
 
     async def _left(self, keys: list[str]) -> list[str]:
         """Delete the objects by one request. Returns those that the server did not delete."""

@@ -23,7 +23,7 @@ from regrow.infra.log.reading import read
 from regrow.infra.state import notes
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
-from regrow.search.durations import on_clock
+from regrow.search.durations import duration
 from regrow.search.events import AnyEvent
 from regrow.search.history import History
 from regrow.search.numbers import columned
@@ -87,7 +87,7 @@ def _compare(courses: Sequence[Course], *, as_json: bool) -> None:
         return
     console, mode = plain_console(), view["mode"]
     labels = [one["name"] for one in view["experiments"]]
-    reached = outcomes(view, title=f"{mode} {view['metric']}", duration=on_clock)
+    reached = outcomes(view, title=f"{mode} {view['metric']}", duration=duration)
     _print(console, "", labels, reached)
     console.print()
     _print(console, "best configuration", labels, _configurations(courses))
@@ -188,7 +188,7 @@ def _configurations(courses: Sequence[Course]) -> Iterator[ComparisonRow]:
 def _budgets(rows: Sequence[dict[str, Any]], key: str, mode: str) -> Iterator[ComparisonRow]:
     for row in rows:
         yield ComparisonRow(
-            title=f"{row[key]:,}" if key == "steps" else on_clock(row[key]),
+            title=f"{row[key]:,}" if key == "steps" else duration(row[key]),
             cells=columned(row["values"]),
             best=leading(row["values"], mode),
         )

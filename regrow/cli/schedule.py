@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -95,7 +97,7 @@ def schedule(
         "every": _span(every),
         "rrule": rrule,
         "timezone": timezone,
-        "files": _absolute(on_files, Path.cwd()),
+        "files": _absolute(on_files, glob.escape(os.getcwd())),
         "settle": _span(settle),
         "after": after,
         "event": on_event,
@@ -103,7 +105,7 @@ def schedule(
         "each": each,
         "overlap": overlap,
         "keep": keep,
-        "cluster": _absolute(on, Path.cwd()),
+        "cluster": _absolute(on, os.getcwd()),
     }
     given = {key: value for key, value in given.items() if value is not None}
     try:
@@ -124,8 +126,9 @@ def _scheduled(spec: Spec, name: str, given: dict[str, Any], file: Path) -> Spec
     own = spec.when.to_json() if spec.when is not None else {}
     if set(given) & set(_TIMES):
         own = {key: value for key, value in own.items() if key not in _TIMES}
-    for key in ("files", "cluster"):
-        own[key] = _absolute(own.get(key), file.absolute().parent)
+    folder = str(file.absolute().parent)
+    own["files"] = _absolute(own.get("files"), glob.escape(folder))
+    own["cluster"] = _absolute(own.get("cluster"), folder)
     when = {key: value for key, value in {**own, **given}.items() if value is not None}
     spec = type(spec).parse({**spec.to_json(), "name": name, "when": when})
     if spec.when is None or not spec.when.starts:
@@ -242,10 +245,12 @@ def _check_cluster(file: str | None, places: Places) -> list[str]:
 
 def _check_files(pattern: str | None) -> str:
     """Return a warning about the files, "" for none. Raises SpecError if they are not listed."""
-    from regrow.apps.station.triggers.files import listed
+    from regrow.apps.station.triggers.files import fault, listed
 
     if pattern is None:
         return ""
+    if (wrong := fault(pattern)) is not None:
+        raise SpecError("when.files", pattern, *wrong)
     try:
         matches = listed(pattern)
     except (RegrowError, OSError) as error:
@@ -285,11 +290,11 @@ def _span(text: str | None) -> float | str | None:
         return text
 
 
-def _absolute(pattern: Any, folder: Path) -> Any:
+def _absolute(pattern: Any, folder: str) -> Any:
     """Return a pattern as an absolute path, as the station runs elsewhere; "" and URLs are kept."""
     if not isinstance(pattern, str) or "://" in pattern or not pattern:
         return pattern
-    return str(folder / expanded(pattern))
+    return os.path.join(folder, expanded(pattern))
 
 
 def schedules(

@@ -13,7 +13,7 @@ from regrow.cli import options, tables
 from regrow.cli.console import damage_raised_last, opened, plain_console
 from regrow.cli.options import option
 from regrow.infra.log.reading import read
-from regrow.infra.state import notes, unhealed
+from regrow.infra.state import notes, resume_failures
 from regrow.infra.state.agents import living
 from regrow.infra.state.driver_lock import runs
 from regrow.infra.state.places import Places
@@ -40,16 +40,17 @@ def show(name: options.Name, state: options.State = None, as_json: options.Json 
     with damage_raised_last() as noted:
         read(store, board.apply, board.history, noted)
         history, alive, now = board.history, runs(places, name), time.time()
-        notes_of, stuck = notes.read(store), None if alive else unhealed.records(places).get(name)
+        notes_of = notes.read(store)
+        stuck = None if alive else resume_failures.read(places).get(name)
         if as_json:
             found = summaries.show(history, alive=alive, now=now, notes=notes_of)
             print(json.dumps(found if stuck is None else {**found, "unhealed": stuck.why}))
             return
         console = plain_console()
-        unhealed_lines = [] if stuck is None else [unhealed.line(places, name, stuck)]
+        failure_lines = [] if stuck is None else [resume_failures.describe(places, name, stuck)]
         for line in (
             *text.summary(history, places, alive=alive, now=now),
-            *unhealed_lines,
+            *failure_lines,
             *text.noted(notes_of),
         ):
             echo(line)

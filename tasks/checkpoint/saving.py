@@ -240,9 +240,9 @@ def discard(store: Store, manifests: Collection[str], keep: Collection[str]) -> 
     if None in kept:
         going.clear()
     staying = set[str]().union(*(blobs or () for blobs in kept))
-    store.delete(sorted(manifests))
+    store.delete(sorted(manifests), ordered=False)
     orphans = sorted(going - staying)
-    store.delete(orphans)
+    store.delete(orphans, ordered=False)
     return orphans
 
 
@@ -262,13 +262,13 @@ def sweep(store: Store, live: Collection[str], attempts: Iterable[tuple[int, int
         for key in filter(is_manifest, store.list("manifests/"))
         if key not in live and own_scope(key) in ended
     ]
-    store.delete(manifests)
+    store.delete(manifests, ordered=False)
     orphans = [
         key
         for key in (() if unsure else store.list("blobs/"))
         if key not in staying and f"{key.rpartition('/')[0]}/" in ended
     ]
-    store.delete(orphans)
+    store.delete(orphans, ordered=False)
     return SweepResult(manifests=manifests, blobs=orphans, unsure=unsure)
 
 

@@ -99,6 +99,9 @@ def test_a_thousand_objects_are_deleted_by_one_request(proxy: Proxy) -> None:
     store.delete(keys, ordered=False)
     assert len(proxy.requests) == 2
     assert store.list("") == []
+    store.create("one", b"x")
+    store.delete(["one"], ordered=False)
+    assert proxy.requests[-1].startswith("DELETE "), "which any server takes"
 
 
 @pytest.mark.parametrize(

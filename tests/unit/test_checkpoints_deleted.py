@@ -54,15 +54,18 @@ def test_manifests_go_before_their_blobs(tmp_path: Path) -> None:
         def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
             keys = list(keys)
             deleted.extend(keys)
+            together.append(not ordered)
             super().delete(keys)
 
     deleted: list[str] = []
+    together: list[bool] = []
     store = Recording()
     manifests = three(store, tmp_path)
     discard(store, manifests[:1], keep=manifests[1:])
     sweep(store, [], [(1, 1)])
     kinds = [key.split("/")[0] for key in deleted]
     assert kinds == ["manifests"] + ["blobs"] * 2 + ["manifests"] * 2 + ["blobs"] * 4
+    assert together == [True] * 4, "a bucket takes a request for each of these"
 
 
 def test_a_kept_manifest_that_does_not_verify_protects_every_blob(tmp_path: Path) -> None:

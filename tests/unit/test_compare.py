@@ -176,7 +176,11 @@ def test_what_each_reached_and_what_it_took_is_side_by_side(
     assert "net.kind" in rows
     assert "[b]mlp[/b]" in rows["net.kind"]
     assert "reached after steps" in printed
-    assert "reached after time" in printed
+    times = printed.partition("reached after time")[2].splitlines()[1:]
+    spans = [" ".join(line.split()[:2]) for line in times]
+    assert len(spans) > 1
+    assert spans == [f"{float(span[:-2]):.1f} s" for span in spans], "not 0:00 and 0:00"
+    assert len(set(spans)) == len(spans)
 
 
 def test_machines_get_the_same(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,7 @@ OWN = (
     "started",
     "ended",
     "seconds",
+    "cost",
     "node",
     "reason",
     "checkpoint",
@@ -93,9 +94,11 @@ def test_a_row_is_a_trial_with_the_metrics_of_its_best_step(unfinished_history: 
 
 def test_with_several_metrics_a_row_has_those_of_the_last_step() -> None:
     metrics = [{"name": "score", "mode": "max"}, {"name": "=cost", "mode": "min"}]
-    history = exported.history(metric=metrics, mode=None, schedule="fifo")
+    history = exported.history(metric=metrics, mode=None, schedule="fifo", price_per_hour=36.0)
     found = cells(frames.trials(rows_of(history)))
     assert found["metrics.=cost"] == [2.0 * trial.step for trial in history.trials]
+    assert found["cost"] == [summaries.trial_view(history, t)["cost"] for t in history.trials]
+    assert min(found["cost"]) > 0
 
 
 @pytest.mark.parametrize("cells_at_once", [21, 200_000])

@@ -28,7 +28,8 @@ from regrow.apps.serving.limits import (
     Rooms,
     TooMuch,
 )
-from regrow.apps.serving.mlflow_model import Damaged, ServedMlflowModel, parquet_sizes, refused
+from regrow.apps.serving.mlflow_model import ServedMlflowModel, refused
+from regrow.apps.serving.parquet_sizes import Damaged, parquet_sizes
 from tests.unit.answering import Answering, Double
 
 AS_JSON = {"Content-Type": "application/json"}

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import httpx
+import pytest
 from prefect.events import Event
 
 from regrow.apps.station.triggers.events import EventsTrigger
@@ -20,9 +22,14 @@ class Client:
         self._pages = pages
         self.runs: dict[str, Any] = {}
         """The events of flow runs, by their ids."""
+        self.fails = 0
+        """The status with which requests for flow runs are answered; 0: they succeed."""
 
     def request(self, method: str, path: str, **given: Any) -> Any:
         if "path_params" in given:
+            if self.fails:
+                answer = httpx.Response(self.fails, request=httpx.Request(method, "http://p/"))
+                raise httpx.HTTPStatusError("no run", request=answer.request, response=answer)
             found = self.runs[str(given["path_params"]["id"])]
             return SimpleNamespace(json=lambda: {"parameters": {"event": found}})
         at = 0 if method == "POST" else int(path)
@@ -70,3 +77,21 @@ def test_an_event_of_a_run_that_the_schedule_has_led_to_starts_nothing() -> None
     ]
     [(_, why)] = step.refused
     assert "s -> b -> s" in why
+
+
+def test_a_server_that_does_not_tell_a_runs_chain_is_asked_again() -> None:
+    run = str(uuid4())
+    client: Any = Client([event("first", f"prefect.flow-run.{run}")])
+    client.runs, client.fails = {run: {"chain": ["s"]}}, 503
+    trigger = EventsTrigger(client, "*", "s", str(uuid4()))
+    cursor: dict[str, Any] = {GIVEN: {"given": "*", "since": time.time() - 60}}
+    with pytest.raises(httpx.HTTPStatusError):
+        trigger.poll(cursor)
+    client.fails = 0
+    step = trigger.poll(cursor)
+    assert step is not None
+    assert not step.events, "it comes of the schedule itself"
+    client.fails = 404  # the run is deleted: nothing more can be learnt
+    step = EventsTrigger(client, "*", "s", str(uuid4())).poll(cursor)
+    assert step is not None
+    assert [one["chain"] for one in step.events] == [[]]

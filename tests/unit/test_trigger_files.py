@@ -113,6 +113,9 @@ def test_a_pattern_finds_files_and_nothing_can_be_told_of_a_folder_that_is_not_t
     assert names("*/c.csv") == ["below/c.csv"]
     assert names("*/*/c.csv") == ["below/again/c.csv"]
     assert names("gone/*.csv") is None
+    (tmp_path / "run[1]").mkdir()
+    (tmp_path / "run[1]" / "e.csv").touch()
+    assert names("run[[]1]") == names("run[[]1]/*.csv") == ["run[1]/e.csv"]
 
 
 def test_a_pattern_finds_objects_by_their_etags(s3: str) -> None:

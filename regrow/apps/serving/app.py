@@ -18,8 +18,9 @@ from regrow.apps.serving import documented
 from regrow.apps.serving.batching import Hung, Overloaded
 from regrow.apps.serving.limits import Body, BudgetFull, CsvCounter, JsonCounter, Rooms, TooMuch
 from regrow.apps.serving.metrics import Counted
-from regrow.apps.serving.mlflow_model import CSV, PARQUET, ServedMlflowModel
+from regrow.apps.serving.mlflow_model import CSV, ServedMlflowModel
 from regrow.apps.serving.models import LoadedCheckpoint, Models
+from regrow.apps.serving.parquet_sizes import PARQUET
 from regrow.apps.serving.served import Served
 from regrow.infra.machine.guard import JSON, EntryGuard, Rules, Token
 from regrow.tasks.output.traces import in_a_line, user_trace

@@ -18,8 +18,8 @@ from prefect.states import AwaitingRetry, Failed
 
 from regrow.infra.log.reading import survey
 from regrow.infra.prefect.deployments import FLOW
+from regrow.infra.state import resume_failures
 from regrow.infra.state import station_record as record
-from regrow.infra.state import unhealed
 from regrow.infra.state.places import Places
 from regrow.tasks.errors import RegrowError
 
@@ -158,7 +158,7 @@ def end_if_lost_too_often(client: SyncPrefectClient, run: FlowRun, places: Place
         run.id, Failed(message=f"{why}; `regrow resume` or Retry continues"), force=True
     )
     if flow_run_of(places, name := str(run.parameters.get("name"))) == str(run.id):
-        unhealed.say(places, name, why)
+        resume_failures.record(places, name, why)
     return True
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from regrow.apps.station.orders import MESSAGES, DriverMessage, DriverSignal, hand_over
 from regrow.infra.log.follower import Follower
 from regrow.infra.log.subscription import Batch, Subscription, available
-from regrow.infra.state import passwords, unhealed
+from regrow.infra.state import passwords, resume_failures
 from regrow.infra.state import station_record as record
 from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
@@ -184,10 +184,10 @@ def _watch_on(follower: Follower, viewer: Viewer, places: Places, name: str) -> 
             if history.opened is not seen and history.closed is not None:
                 return
             if time.monotonic() - looked > ALONE_SECONDS:
-                if (stuck := unhealed.records(places).get(name)) is not None and not runs_here(
+                if (stuck := resume_failures.read(places).get(name)) is not None and not runs_here(
                     places, name
                 ):
-                    raise RegrowError(unhealed.line(places, name, stuck))
+                    raise RegrowError(resume_failures.describe(places, name, stuck))
                 if record.find(places) is None and not runs_here(places, name):
                     alone = f"`{places.command('resume', name)}` continues without it"
                     raise RegrowError(f"the station of {places.root} is gone; {alone}")

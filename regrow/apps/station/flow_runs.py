@@ -25,7 +25,7 @@ from regrow.flows.recurring import resolved
 from regrow.flows.session import Session
 from regrow.infra.log.reading import survey
 from regrow.infra.machine.caller_context import CallerContext
-from regrow.infra.state import unhealed
+from regrow.infra.state import resume_failures
 from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
@@ -103,7 +103,7 @@ def _run(
         )
     except (RegrowError, SpecError) as error:
         if again and _has_log(places, name):  # without a log there is no experiment to recover
-            unhealed.say(places, name, str(error))
+            resume_failures.record(places, name, str(error))
         raise
     if _ended(places, name) in ("finished", "failed"):
         this.pruned(places, say)

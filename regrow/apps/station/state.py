@@ -15,7 +15,7 @@ from regrow.apps.station.parts import SERVER
 from regrow.apps.station.triggers import aside
 from regrow.infra.machine.descendants import descendants
 from regrow.infra.prefect.home import read_record
-from regrow.infra.state import served, unhealed
+from regrow.infra.state import resume_failures, served
 from regrow.infra.state import station_record as record
 from regrow.infra.state.driver_lock import runs_here
 from regrow.infra.state.places import Places
@@ -88,7 +88,8 @@ def station_status(station: Station, places: Places) -> dict[str, Any]:
         "troubles": [asdict(one) for one in aside.troubles(places)],
         "set_aside": [asdict(one) for one in aside.found(places)],
         "unhealed": [
-            unhealed.line(places, name, one) for name, one in unhealed.records(places).items()
+            resume_failures.describe(places, name, one)
+            for name, one in resume_failures.read(places).items()
         ],
     }
 

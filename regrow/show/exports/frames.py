@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from regrow.infra.log.rows import LogRows, Sorted
 from regrow.infra.state.places import Places
 from regrow.search.events import Row
-from regrow.search.history import History, TrialRecord
+from regrow.search.history import History, TrialRecord, cost
 from regrow.search.history.waste import of_trial
 from regrow.search.space.domains import Choice, Constant, Domain, Int, Json
 from regrow.show.views import summaries
@@ -48,7 +48,8 @@ def trials(found: LogRows, places: Places | None = None) -> Table:
     `value` is the best of the objective, at `step`, among steps that meet the constraints; `steps`
     is how many it did. `config.*` is its current configuration. `metrics.*` are those at `step`; of
     the last step if there are several metrics, or if no step met the constraints. `seconds`: on
-    nodes, over all attempts that ended. `places` completes addresses.
+    nodes, over all attempts that ended; `cost`: in the currency of the prices, None if none is
+    known. `places` completes addresses.
     """
     history = found.history
     shown = history.trials
@@ -72,6 +73,7 @@ def trials(found: LogRows, places: Places | None = None) -> Table:
             ((t.attempts[-1].t_ended if t.state.final and t.attempts else None) for t in shown),
         ),
         ("seconds", "number", (t.seconds for t in shown)),
+        ("cost", "number", (cost.of_trial(t, history.t_last) for t in shown)),
         ("node", "text", (_last(a.where for a in t.attempts) for t in shown)),
         ("reason", "text", (_last(a.message for a in t.attempts[-1:]) for t in shown)),
         ("checkpoint", "text", (summaries.checkpoint(history, t, places) for t in shown)),

@@ -152,13 +152,24 @@ class EventsTrigger:
         if run not in self._chains:
             if len(self._chains) >= _RUNS_KEPT:
                 del self._chains[next(iter(self._chains))]
-            try:
-                of_run = {"id": UUID(run)}
-                found = self._client.request("GET", "/flow_runs/{id}", path_params=of_run).json()
-            except (httpx.HTTPStatusError, ValueError):  # it is gone, or cannot be read
-                found = {}
-            self._chains[run] = chain_of(found.get("parameters", {}).get("event"))
+            self._chains[run] = chain_of(self._event_of_run(run))
         return self._chains[run]
+
+    def _event_of_run(self, run: str) -> Any:
+        """Return the event that started a flow run; None: none did, or the run is gone. Raises
+        httpx.HTTPError if the server does not tell: the event is then read again.
+        """
+        try:
+            of_run = {"id": UUID(run)}
+        except ValueError:  # an event may name anything
+            return None
+        try:
+            found = self._client.request("GET", "/flow_runs/{id}", path_params=of_run).json()
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.NOT_FOUND:
+                raise
+            return None
+        return found["parameters"].get("event")
 
     def _is_own(self, event: Event) -> bool:
         """Return whether it is about the schedule, one of its runs, or one of its experiments."""

@@ -6,6 +6,7 @@ for a while.
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import json
 import os
@@ -102,6 +103,20 @@ def file_list(current: Mapping[str, Found], paths: list[str]) -> dict[str, Any]:
     return {"files": files}
 
 
+def fault(pattern: str) -> tuple[str, str] | None:
+    """Return what keeps a pattern from matching as it is meant, and what to write; None: nothing
+    does.
+    """
+    for part in pattern.split("/"):
+        if "**" in part and part != "**":
+            return "has ** beside other characters", "write data/**/*.csv for files in any folders"
+        if "[" in re.sub(r"\[!?\]?[^]]*\]", "", part):
+            return "has a [ without a ]", "write [abc] for one of these, [[] for the bracket itself"
+        if "(?!)" in fnmatch.translate(part):
+            return "has a range without any character", "write its ends in order, as in [0-9]"
+    return None
+
+
 def listed(pattern: str) -> dict[str, Found] | None:
     """Return the current matches of a pattern: paths, or URLs of objects.
 
@@ -114,8 +129,9 @@ def listed(pattern: str) -> dict[str, Found] | None:
 
 def _files(pattern: str) -> dict[str, Found] | None:
     full = os.path.abspath(os.path.expanduser(pattern))
-    if not any(sign in full for sign in _MAGIC) and os.path.isdir(full):
-        full = os.path.join(glob.escape(full), "*")
+    plain = re.sub(r"\[([*?[])\]", r"\1", full)  # without what is escaped
+    if glob.escape(plain) == full and os.path.isdir(plain):
+        full = os.path.join(full, "*")
     parts = Path(full).parts[:-1]  # all matches lie below those without a wildcard
     base = Path(*takewhile(lambda part: not any(sign in part for sign in _MAGIC), parts))
     if not base.is_dir():

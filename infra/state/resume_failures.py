@@ -23,7 +23,7 @@ class ResumeFailure(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-def say(places: Places, name: str, why: str) -> None:
+def record(places: Places, name: str, why: str) -> None:
     """Record the failure, replacing an earlier one."""
     private_files.folder(_folder(places))
     private_files.replace(
@@ -31,13 +31,13 @@ def say(places: Places, name: str, why: str) -> None:
     )
 
 
-def withdraw(places: Places, name: str) -> None:
+def remove(places: Places, name: str) -> None:
     """Remove the record: a session begins, or the experiment is gone."""
     with suppress(OSError):
         (_folder(places) / name).unlink()
 
 
-def records(places: Places) -> dict[str, ResumeFailure]:
+def read(places: Places) -> dict[str, ResumeFailure]:
     """Return the records by the experiments' names."""
     found = {}
     with suppress(OSError):
@@ -47,7 +47,7 @@ def records(places: Places) -> dict[str, ResumeFailure]:
     return found
 
 
-def line(places: Places, name: str, one: ResumeFailure) -> str:
+def describe(places: Places, name: str, one: ResumeFailure) -> str:
     """Return the record as a line for people."""
     return (
         f"the station could not continue with {name} by itself: {one.why};"
@@ -56,4 +56,4 @@ def line(places: Places, name: str, one: ResumeFailure) -> str:
 
 
 def _folder(places: Places) -> Path:
-    return places.services / "station" / "unhealed"
+    return places.services / "station" / "unhealed"  # its name from the first on
