@@ -14,8 +14,10 @@ from typing import Any
 _SHOWN = 80  # characters of a value in the message: a choice may have hundreds of values
 
 
-def quoted(value: Any) -> str:
-    """Return the value on one line as JSON, as a YAML user wrote it, else its repr."""
+def quoted(value: Any, most: int = _SHOWN) -> str:
+    """Return the value on one line as JSON, as a YAML user wrote it, else its repr; its first
+    characters if it has more than `most`.
+    """
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
@@ -27,7 +29,7 @@ def quoted(value: Any) -> str:
     if not text.isprintable():
         escaped = text.encode("ascii", "backslashreplace").decode()
         text = json.dumps(text)[1:-1] if text.isascii() else escaped
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 class SearchCodeError(Exception):

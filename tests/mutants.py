@@ -58,7 +58,7 @@ AREAS = {
     ),
     "schedulers": Area(
         ("search/schedulers",),
-        ("unit/test_asha*", "unit/test_schedulers*", "unit/test_scheduler_port*", "unit/test_gaps*",
+        ("unit/test_schedulers*", "unit/test_scheduler_port*", "unit/test_gaps*",
          "unit/test_score_and_steps*", "faults/test_every_pair*"),
     ),
     "log": Area(

@@ -92,9 +92,9 @@ def page() -> str:
 
 def _command(name: str, function: Callable[..., object]) -> Iterator[str]:
     found = sorted(parameters(function), key=lambda p: not p.argument)
-    usage = ["regrow", name, *(p.written for p in found if p.argument)]
-    if not all(p.argument for p in found):
-        usage.append("[OPTIONS]")
+    # Options first: what is after the script of `tune` is the script's.
+    with_options = [] if all(p.argument for p in found) else ["[OPTIONS]"]
+    usage = ["regrow", name, *with_options, *(p.written for p in found if p.argument)]
     yield from (
         "",
         f"## regrow {name}",

@@ -20,7 +20,7 @@ from regrow.flows.coordinator.capacity import LastCapacity, fits, nodes_of
 from regrow.flows.coordinator.claim import SessionOpening, claimed
 from regrow.flows.coordinator.external import external_of
 from regrow.flows.coordinator.instructions import Instructions, assignment
-from regrow.flows.coordinator.leases import Awake, Leases, TaskRunLeases, holders
+from regrow.flows.coordinator.leases import Awake, Lease, Leases, TaskRunLeases, holders
 from regrow.flows.coordinator.ledger import Unrecordable
 from regrow.flows.coordinator.news import is_impostor, is_repeated, node_of, observe, refuse
 from regrow.flows.coordinator.present import PresentAgents, changes, ending
@@ -310,18 +310,7 @@ class Coordinator:
         """
         self._start()
         ledger = self._ledger
-        if present is not None:
-            self._record_present(present)
-        if (
-            not ledger.superseded
-            and (changed := self._seen.update(room, ledger.history)) is not None
-        ):
-            ledger.record(Capacity(t=ledger.now(), **msgspec.structs.asdict(changed)))
-        self._record_price(price)
-        if traffic is not None:
-            self._asked += traffic
-        if self._monotonic() - self._metered >= METER_SECONDS:
-            self._record_traffic()
+        self._record_cluster(room, present, price, traffic)
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             self._expire()
@@ -361,6 +350,15 @@ class Coordinator:
                 break
             if not await self._news(deadline - asyncio.get_running_loop().time()):
                 break
+        return await self._new_instructions(starts, closed.status if closed is not None else None)
+
+    async def _new_instructions(
+        self, starts: Sequence[Lease], finished: Status | None
+    ) -> Instructions:
+        """Return the instructions to start these attempts, and whatever else the driver is to do.
+        `starts` and `finished` are durable.
+        """
+        ledger = self._ledger
         forget, self._forget = tuple(self._forget), []
         return Instructions(
             submit=tuple(assignment(ledger.history, *lease) for lease in starts),
@@ -371,10 +369,32 @@ class Coordinator:
             avoid=(*self._leases.avoided(), *self._leases.draining),
             nodes=nodes_of(ledger.history),
             trouble=await self.trouble(),
-            finished=closed.status if closed is not None else None,
+            finished=finished,
             overdue=limits.overdue(ledger.history, ledger.now()),
             superseded=ledger.superseded,
         )
+
+    def _record_cluster(
+        self,
+        room: ClusterCapacity | None,
+        present: PresentAgents | None,
+        price: ClusterPrice | None,
+        traffic: Traffic | None,
+    ) -> None:
+        """Record what the driver observed of the cluster; see `instructions`."""
+        ledger = self._ledger
+        if present is not None:
+            self._record_present(present)
+        if (
+            not ledger.superseded
+            and (changed := self._seen.update(room, ledger.history)) is not None
+        ):
+            ledger.record(Capacity(t=ledger.now(), **msgspec.structs.asdict(changed)))
+        self._record_price(price)
+        if traffic is not None:
+            self._asked += traffic
+        if self._monotonic() - self._metered >= METER_SECONDS:
+            self._record_traffic()
 
     def _record_price(self, price: ClusterPrice | None) -> None:
         """Record what the cluster costs, if that has changed."""

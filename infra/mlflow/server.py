@@ -20,6 +20,7 @@ from regrow.infra.machine import addresses
 from regrow.infra.machine.guard import JSON, EntryGuard, PasswordEntry, Rules
 from regrow.infra.machine.http_server import Server, TransferConnection
 from regrow.infra.state import passwords
+from regrow.tasks.process import garbage
 
 _PAGES = (
     r"/|/health|/version|/graphql|/get-artifact|/model-versions/get-artifact"
@@ -104,6 +105,7 @@ def _opened_before(response: Any) -> Any:
 
 def main() -> None:
     """Serve until SIGTERM."""
+    garbage.collect_rarely()
     os.umask(0o077)  # its database and artifacts are private to their owner
     arguments = argparse.ArgumentParser()
     arguments.add_argument(

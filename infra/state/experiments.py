@@ -536,7 +536,7 @@ def _change(key: str, stored: Spec, current: Spec) -> str:
     if key == "env":  # its values may be secrets
         return "env differs from the last time"
     where, old, new = _difference(key, stored.settings()[key], current.settings()[key])
-    return f"{where} was {old}, and is {'none' if new is None else quoted(new)} from now on"
+    return f"{where} was {old}, and is {_whole(new)} from now on"
 
 
 def _same(stored: Spec, given: Spec, name: str) -> None:
@@ -554,4 +554,9 @@ def _difference(key: str, old: Any, new: Any) -> tuple[str, str, Any]:
     if isinstance(old, dict) and isinstance(new, dict):
         name = next(n for n in (*old, *new) if n not in old or n not in new or old[n] != new[n])
         return _difference(f"{key}.{name}", old.get(name), new.get(name))
-    return key, "none" if old is None else quoted(old), new
+    return key, _whole(old), new
+
+
+def _whole(value: Any) -> str:
+    """Return a value as messages have it; with the end of a long path, as two may differ there."""
+    return "none" if value is None else quoted(value, most=1000)

@@ -71,6 +71,10 @@ def open_root(url: str) -> Root:
     if not url:
         raise UserError("the state's location is empty; give a folder, for example ./state")
     scheme = scheme_of(url)
+    if not scheme and url.lower().startswith("s3:"):
+        raise UserError(
+            f"{url}: a bucket has two slashes, s3://BUCKET/PREFIX; for a folder write ./{url}"
+        )
     if scheme in STORES:
         adapter = resolve_name(STORES[scheme])
     else:

@@ -24,6 +24,17 @@ def check_key(key: str) -> str:
     return key
 
 
+def is_key(text: str) -> bool:
+    """Return whether `check_key` accepts it. Others put what it refuses beside our objects: file
+    managers and tools of S3 make objects "folder/" that mark folders.
+    """
+    try:
+        check_key(text)
+    except ValueError:
+        return False
+    return True
+
+
 def check_prefix(prefix: str) -> str:
     """Return `prefix`: "" or the beginning of a key, may end in "/". Raises ValueError."""
     if prefix.rstrip("/"):
@@ -34,4 +45,6 @@ def check_prefix(prefix: str) -> str:
 
 
 CONFIDENTIAL = "agents/"
-"""Prefix of keys whose objects hold secrets: a folder has them as files for their owner only."""
+"""Prefix of keys whose objects hold secrets, which no other user of the machine may read: a folder
+has them as files for their owner only.
+"""

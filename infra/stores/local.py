@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from regrow.infra.machine import given_files, private_files
 from regrow.infra.machine.addresses import parts_of
 from regrow.infra.machine.naming import UNSUPPORTED, NoSuchStep, publish
-from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix
+from regrow.infra.stores.keys import CONFIDENTIAL, RESERVED, check_key, check_prefix, is_key
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.store import Exists, Missing, Unavailable
 from regrow.tasks.process.disk import explain, leads_above
@@ -225,7 +225,9 @@ class LocalStore:
         folder = check_prefix(prefix).rpartition("/")[0]
         with self._failures(prefix):
             return sorted(
-                key for key in _walk(self._root / folder, folder) if key.startswith(prefix)
+                key
+                for key in _walk(self._root / folder, folder)
+                if key.startswith(prefix) and is_key(key)
             )
 
     def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
@@ -250,8 +252,11 @@ class LocalStore:
         if folder.is_dir() and (folder in self._durable or not ours):
             return
         self._make(folder.parent)
+        new = not folder.is_dir()
         # A state root that is created here is readable by its owner only.
         folder.mkdir(exist_ok=True, mode=0o777 if ours else 0o700)
+        if new and ours and folder != self._root:
+            self._share(folder, 0o7777)
         # Also if it existed: another process may have created it and not synced it yet.
         with suppress(PermissionError):  # we may lack permission for the folder above the root
             sync_folder(folder.parent)
@@ -289,13 +294,24 @@ class LocalStore:
 
     def _write(self, key: str, path: Path, data: bytes | Path) -> None:
         """Write a new file. Raises FileExistsError, and errors of reading `data` as they are."""
-        opener = private_files.opener if key.startswith(CONFIDENTIAL) else None
+        confidential = key.startswith(CONFIDENTIAL)
+        opener = private_files.opener if confidential else None
         if isinstance(data, Path):
             with data.open("rb") as source, self._failures(key, FileExistsError):
                 _write(path, source, opener)
         else:
             with self._failures(key, FileExistsError):
                 _write(path, io.BytesIO(data), opener)
+        if not confidential:
+            self._share(path, 0o666)
+
+    def _share(self, path: Path, most: int) -> None:
+        """Give what was just made the permissions of the experiment's folder, but for those outside
+        of `most`: whoever may use an experiment can read what each of its users adds, whatever
+        their umasks.
+        """
+        with suppress(OSError):  # a file system without permissions
+            path.chmod(stat.S_IMODE(self._root.stat().st_mode) & most)
 
     @contextmanager
     def _failures(self, key: str, *but: type[OSError]) -> Iterator[None]:
@@ -305,6 +321,11 @@ class LocalStore:
         except but:
             raise
         except OSError as error:
+            if key.startswith(CONFIDENTIAL) and _is_anothers(error):
+                raise UserError(
+                    f"{error.filename} belongs to another user: only the one whose agents run the"
+                    " experiment can add agents, list them and stop it"
+                ) from error
             why = explain(error, self._root)
             if error.errno in _UNUSABLE and not (self._worked and error.errno in _PASSING):
                 raise UserError(
@@ -320,6 +341,13 @@ def _absence(key: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise Missing(key) from None
+
+
+def _is_anothers(error: OSError) -> bool:
+    """Return whether a file could not be opened because another user has it."""
+    with suppress(OSError, TypeError):  # gone meanwhile; no file is named
+        return error.errno == errno.EACCES and os.stat(error.filename).st_uid != os.getuid()
+    return False
 
 
 def _write(path: Path, source: BinaryIO, opener: Callable[[str, int], int] | None) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote
 
 from regrow.infra.machine.addresses import parts_of
-from regrow.infra.stores.keys import check_key, check_prefix
+from regrow.infra.stores.keys import check_key, check_prefix, is_key
 from regrow.infra.stores.s3_failures import Failure, Kind
 from regrow.infra.stores.s3_objects import CREATED, Headers, Objects
 from regrow.infra.stores.s3_session import METER, Answer, BucketAddress, Patience, Requests
@@ -126,7 +126,7 @@ class S3Store:
         self._run(key, self._objects.fetch(self._above + check_key(key), path))
 
     def list(self, prefix: str) -> list[str]:
-        return sorted(str(item["Key"]) for item in self._listed(check_prefix(prefix)))
+        return sorted(self.some(prefix))
 
     def delete(self, keys: Iterable[str], *, ordered: bool = True) -> None:
         full = [self._above + check_key(key) for key in keys]
@@ -158,15 +158,17 @@ class S3Store:
         """Return the parts of the keys before their first slash, sorted."""
         listing = self._objects.listed(self._above, "CommonPrefixes", Delimiter="/")
         found = self._run("", listing)
-        return sorted(str(item["Prefix"]).removeprefix(self._above).rstrip("/") for item in found)
+        names = (str(item["Prefix"]).removeprefix(self._above)[:-1] for item in found)
+        return sorted(name for name in names if is_key(name))
 
-    def some(self, prefix: str, most: int) -> Sequence[str]:
+    def some(self, prefix: str, most: int | None = None) -> Sequence[str]:
         """Return at most so many keys that begin with `prefix`, by as few requests."""
-        return [str(item["Key"]) for item in self._listed(check_prefix(prefix), most=most)]
+        found = self._listed(check_prefix(prefix), most=most)
+        return [key for item in found if is_key(key := str(item["Key"]))]
 
     def holds_any(self, prefix: str) -> bool:
         """Return whether any key begins with `prefix`, by one small request."""
-        return bool(self._listed(check_prefix(prefix), most=1))
+        return bool(self.some(prefix, 2))  # the first may be an object that marks the folder
 
     def size(self) -> tuple[int, int]:
         """Return the number of objects and their bytes. Takes one request per thousand objects."""
@@ -245,6 +247,7 @@ def open_s3(url: str) -> S3Store:
 def _endpoint(place: BucketAddress) -> str | None:
     """Return a URL's endpoint, else that of the variables; None: Amazon's. Raises UserError."""
     if place.endpoint:
+        parts_of(place.endpoint, "endpoint_url")
         return place.endpoint
     name, given = _variable()
     ignored = os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
@@ -254,6 +257,7 @@ def _endpoint(place: BucketAddress) -> str | None:
         raise UserError(
             f"{name}={redacted(given)} is no address of a server; write http://host:port"
         )
+    parts_of(given, name)
     return given
 
 

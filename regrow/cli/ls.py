@@ -83,13 +83,14 @@ def ls(
     if sort is SortKey.SIZE and places.storage.metered and not size:
         raise UserError(f"--sort size: what is in {places.root} is only measured with --size")
     found: list[Listed] = []
-    damaged: list[CorruptLog] = []
+    damaged: list[CorruptLog | UserError] = []
     for name in places.experiments():
         try:
             one = _listed(places, name, size=size or not places.storage.metered)
-        except CorruptLog as error:
+        except (CorruptLog, UserError) as error:
             damaged.append(error)
-            one = Listed(name=name, status="damaged")
+            status = "damaged" if isinstance(error, CorruptLog) else "unreadable"
+            one = Listed(name=name, status=status)
         if tag is None or tag in one.notes.tags:
             found.append(one)
     found.sort(key=_ORDERS[sort])

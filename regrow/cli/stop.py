@@ -30,7 +30,8 @@ def stop(
     # With agents the experiment continues also while one leader follows another.
     led = bool(living(store))
     if not (led or runs(places, name)):
-        raise UserError(f"experiment {name!r} is not running; `regrow show {name}` shows its state")
+        look = places.command("show", name)
+        raise UserError(f"experiment {name!r} is not running; `{look}` shows its state")
     request = request_stop(store)
     deadline = time.monotonic() + wait
     while runs(places, name) or (led and not _is_over(store)):

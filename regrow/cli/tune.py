@@ -23,7 +23,10 @@ def tune(
         Path, typer.Argument(help="A Python script that uses Ray Tune", readable=False)
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Its own arguments", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            help="Its own arguments; regrow's options come before SCRIPT", show_default=False
+        ),
     ] = None,
     name: Annotated[str | None, option("Another name of the experiment than the script's")] = None,
     state: options.State = None,

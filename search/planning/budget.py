@@ -28,14 +28,14 @@ DIGITS = 3
 _LIVE = (TrialState.PENDING, TrialState.RUNNING, TrialState.LOST, TrialState.PAUSED)
 
 
-def may_begin(history: History, opening: int | None) -> bool:
-    """Return whether the budget has room for a new trial. `opening`: the step of its first
+def may_begin(history: History, first_decision: int | None) -> bool:
+    """Return whether the budget has room for a new trial. `first_decision`: the step of its first
     decision; None for none before its end.
     """
     budget, work = history.spec.budget_steps, history.work
     if budget is None or work is None:
         return True
-    least = max(opening or work.whole, math.ceil(LEAST_SHARE * work.whole))
+    least = max(first_decision or work.whole, math.ceil(LEAST_SHARE * work.whole))
     return work.claimed + _kept(history, None, budget) + least <= budget
 
 

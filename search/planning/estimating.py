@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -226,7 +227,7 @@ class EstimateInputs:
             return [_exponential(self.spot, chance) for _ in range(many)]
         trace = chance.choice(self.spot)
         offset = chance.random() * trace.seconds
-        return [shifted(one, offset, trace.seconds, HORIZON) for one in _of(trace, many)]
+        return [shifted(one, offset, trace.seconds, HORIZON) for one in _machines_of(trace, many)]
 
     def slots(self, scenario: Scenario) -> int:
         """Return how many slots trials have at a time."""
@@ -240,14 +241,10 @@ def _width(spec: Spec) -> int:
     return spec.resources.widths[1]
 
 
-_machines: dict[tuple[Trace, int], list[Availability]] = {}
-
-
-def _of(trace: Trace, many: int) -> list[Availability]:
-    """Return the machines of a trace, which takes a while to make, once a process."""
-    if (trace, many) not in _machines:
-        _machines[trace, many] = trace.machines(many)
-    return _machines[trace, many]
+@cache
+def _machines_of(trace: Trace, many: int) -> list[Availability]:
+    """Return the machines of a trace, which takes a while to make."""
+    return trace.machines(many)
 
 
 def _exponential(rates: Rates, chance: random.Random) -> Availability:
@@ -368,7 +365,7 @@ def between_losses(spot: Sequence[Trace] | Rates) -> float | None:
         return spot.up
     up = losses = 0.0
     for trace in spot:
-        for one in _of(trace, max(1, *trace.counts)):
+        for one in _machines_of(trace, max(1, *trace.counts)):
             times = [*one.changes, trace.seconds]
             for place, (begin, end) in enumerate(itertools.pairwise(times)):
                 if (place % 2 == 0) == one.begins_up:

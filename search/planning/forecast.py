@@ -120,9 +120,9 @@ def of(history: History, now: float) -> Forecast | None:
     longest = max(one.steps for one in shown)
     most = LONGER * longest if whole is None else float(history.pace.reports(whole))
     left = history.total - history.ended - len(begun)
-    wide = _wide(history, history.slots)
+    wide = _usable_slots(history, history.slots)
     chance = random.Random(seed_for(history.spec.seed, history.ended, "forecast"))  # noqa: S311
-    draws = sorted(now + _drawn(shown, most, left, wide, chance) for _ in range(DRAWS))
+    draws = sorted(now + _draw_duration(shown, most, left, wide, chance) for _ in range(DRAWS))
     rate = cost.per_hour(history)
     if history.occupied and not history.spending.per_hour:
         # It is paid by the attempt, and a slot may just be free.
@@ -150,7 +150,7 @@ class _Shown:
 
 
 def _shown(history: History, trial: TrialRecord, now: float, *, steps: bool) -> _Shown:
-    seconds = _taken(history, trial, now)
+    seconds = _seconds_taken(history, trial, now)
     return _Shown(trial.step if steps else seconds, seconds, trial.state.final)
 
 
@@ -169,7 +169,7 @@ def _outside(seen: int) -> float:
     return _NORMAL.cdf(-t * math.sqrt(seen / freedom))
 
 
-def _drawn(
+def _draw_duration(
     shown: Sequence[_Shown], most: float, left: int, wide: int, chance: random.Random
 ) -> float:
     """Return one possible duration of what is left, in seconds.
@@ -226,12 +226,12 @@ def most_seconds(history: History, now: float) -> float:
     """
     if history.pace.step is None:
         return 0.0
-    mean, doubt = _usual(history, now)
-    wide = _wide(history, history.slots - history.spot_slots)
-    work, more = _left(history, mean + doubt)
+    mean, doubt = _usual_seconds(history, now)
+    wide = _usable_slots(history, history.slots - history.spot_slots)
+    work, more = _remaining_work(history, mean + doubt)
     left = max(_on_slots(work, more, mean + doubt, wide))
-    whole = _whole(history)
-    alone = max(_left(history, whole)[0], default=0.0)
+    whole = _full_seconds(history)
+    alone = max(_remaining_work(history, whole)[0], default=0.0)
     if more:
         alone = max(alone, min(_on_slots(work, more - 1, mean + doubt, wide)) + whole)
     return max(left, alone) + CHANGES * change_seconds(history)
@@ -251,39 +251,39 @@ def progress(history: History, now: float) -> float:
     """Return the part of the work that is done, from 0 to 1, as far as it can be foreseen."""
     if history.pace.step is None:
         return 0.0
-    each, _ = _usual(history, now)
-    work, more = _left(history, each)
-    done = sum(_taken(history, trial, now) for trial in history.trials if trial.state.final)
+    each, _ = _usual_seconds(history, now)
+    work, more = _remaining_work(history, each)
+    done = sum(_seconds_taken(history, trial, now) for trial in history.trials if trial.state.final)
     done += sum(each - left for left in work)
     return done / max(done + sum(work) + more * each, 1e-9)
 
 
-def _whole(history: History) -> float:
+def _full_seconds(history: History) -> float:
     """Return how long a trial takes that is trained to its end, in seconds."""
     pace = history.pace
     steps = pace.reports(history.spec.max_steps or 1)
     return (pace.arrival or pace.step or 0.0) + (steps - 1) * fmean(pace.steps or pace.first)
 
 
-def _usual(history: History, now: float) -> tuple[float, float]:
+def _usual_seconds(history: History, now: float) -> tuple[float, float]:
     """Return how long a trial takes, in seconds, and by how much that may be too short."""
-    pace, whole = history.pace, _whole(history)
+    pace, whole = history.pace, _full_seconds(history)
     every = pace.steps or pace.first
     # The steps of other trials may be slower: the fewer were seen, the more.
     seen = sum(1 for trial in history.trials if trial.step)
     steps = pace.reports(history.spec.max_steps or 1)
     doubt = steps * (2 * pstdev(every) / math.sqrt(max(1, seen)) + DOUBT * fmean(every))
-    took = [_taken(history, t, now) for t in history.trials if t.state.final and t.attempts]
+    took = [_seconds_taken(history, t, now) for t in history.trials if t.state.final and t.attempts]
     if len(took) < ENOUGH:
         return whole, doubt
     mean, error = fmean(took), 2 * stdev(took) / math.sqrt(len(took))
     return (mean, error) if mean + error < whole + doubt else (whole, doubt)
 
 
-def _left(history: History, whole: float) -> tuple[list[float], int]:
+def _remaining_work(history: History, whole: float) -> tuple[list[float], int]:
     """Return how long begun trials still take, each, and how many others are left."""
     begun = _begun(history)
-    work = [whole * (1 - _done(history, trial, whole)) for trial in begun]
+    work = [whole * (1 - _share_done(history, trial, whole)) for trial in begun]
     return work, history.total - history.ended - len(begun)
 
 
@@ -292,7 +292,7 @@ def _begun(history: History) -> list[TrialRecord]:
     return [trial for trial in history.trials if not trial.state.final and trial.attempts]
 
 
-def _wide(history: History, slots: int) -> int:
+def _usable_slots(history: History, slots: int) -> int:
     """Return how many of so many slots attempts may use at a time, at least one."""
     limit = history.spec.concurrency or slots
     return max(1, min(slots, limit * history.spec.resources.widths[1]))
@@ -335,7 +335,7 @@ def limits_text(history: History, now: float, *, alive: bool = True) -> str:
     return ", ".join(found)
 
 
-def _done(history: History, trial: TrialRecord, whole: float) -> float:
+def _share_done(history: History, trial: TrialRecord, whole: float) -> float:
     """Return the part of a trial that is done, from 0 to 1. `whole`: seconds of a trial."""
     if history.spec.max_steps is not None:
         return min(1.0, trial.curve.time / history.spec.max_steps)
@@ -354,7 +354,7 @@ def _on_slots(work: Sequence[float], more: int, each: float, slots: int) -> list
     return [row + rounds * each for row in rows]
 
 
-def _taken(history: History, trial: TrialRecord, now: float) -> float:
+def _seconds_taken(history: History, trial: TrialRecord, now: float) -> float:
     """Return the slot-seconds of a trial's attempts. Until it began, an attempt counts as long as
     usual: a session's first ones take longer, as their processes start.
     """

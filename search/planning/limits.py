@@ -279,11 +279,11 @@ def overdue(history: History, now: float) -> bool:
     return limit is not None and now >= limit.at
 
 
-def is_late(history: History, now: float, opening: int | None) -> bool:
+def is_late(history: History, now: float, first_decision: int | None) -> bool:
     """Return whether a new trial could not be trained as a whole any more, or the rest of the
-    budget is kept for the best. `opening`: the step of its first decision; None for none.
+    budget is kept for the best. `first_decision`: the step of its first decision; None for none.
     """
-    if not budget.may_begin(history, opening):
+    if not budget.may_begin(history, first_decision):
         return True
     limit = _with_one_more(history, now)
     if limit is None:
@@ -307,18 +307,18 @@ def why_not(history: History, trial: TrialRecord, until: int | None, now: float)
 
 
 def why_no_new(
-    history: History, now: float, opening: int | None, *, for_best: bool = False
+    history: History, now: float, first_decision: int | None, *, for_best: bool = False
 ) -> Reason | None:
     """Return why no new trial may be proposed; None if one may.
 
     Args:
         history: of the experiment.
         now: seconds since the epoch.
-        opening: the step of its first decision; None for none before its end.
+        first_decision: the step of its first decision; None for none before its end.
         for_best: whether the end of the time belongs to the best, as that of the money does.
 
     """
-    if not budget.may_begin(history, opening):
+    if not budget.may_begin(history, first_decision):
         return Reason("budget", _used_up(history, now))
     whole = history.spec.max_steps or 1
     begun = (
@@ -328,7 +328,7 @@ def why_no_new(
     given = history.spec.budget
     meant = for_best or history.spec.stop.dollars is not None
     meant |= given is not None and given.hours is not None
-    if meant and is_late(history, now, opening):
+    if meant and is_late(history, now, first_decision):
         steps = whole  # the money, and the budget, are for the best
     return _too_late(history, None, steps, now)
 

@@ -60,7 +60,7 @@ def deadline(history: History) -> float | None:
     return None if end is None else limits.saved_by(history, end)
 
 
-def due(history: History, now: float) -> float | None:
+def change_due(history: History, now: float) -> float | None:
     """Return when attempts that wait for spot machines are to ask for on-demand ones; None: never,
     or no deadline is set.
     """
@@ -70,19 +70,19 @@ def due(history: History, now: float) -> float | None:
     return min(behind, end - forecast.most_seconds(history, now))
 
 
-def must(history: History, now: float) -> bool:
+def no_time_for_spot(history: History, now: float) -> bool:
     """Return whether the deadline leaves no time to wait for spot machines any more."""
     end = deadline(history)
     return end is not None and now + forecast.most_seconds(history, now) >= end
 
 
-def following(history: History, trial: TrialRecord, now: float) -> Market:
+def next_market(history: History, trial: TrialRecord, now: float) -> Market:
     """Return the kind of machine that the trial's next attempt asks for."""
     wish = history.spec.market
     if wish is None:
         return ""
     evicted = wish.evictions is not None and trial.evictions >= wish.evictions
-    home: Market = "on-demand" if evicted or must(history, now) else wish.first
+    home: Market = "on-demand" if evicted or no_time_for_spot(history, now) else wish.first
     if trial.unmet_market is None or trial.unmet_market[0] != home:
         return home
     _, since = trial.unmet_market
@@ -92,7 +92,7 @@ def following(history: History, trial: TrialRecord, now: float) -> Market:
     return home if found or later else "spot" if home == "on-demand" else "on-demand"
 
 
-def leaving(history: History, now: float) -> tuple[TrialRecord, str] | None:
+def next_to_leave(history: History, now: float) -> tuple[TrialRecord, str] | None:
     """Return a trial whose attempt is to leave its on-demand machine for a spot machine, and why;
     None for none.
     """
@@ -124,13 +124,13 @@ def _may_leave(history: History, trial: TrialRecord, now: float) -> bool:
         and attempt.market != "spot"
         and attempt.to_step > attempt.from_step
         and bool(trial.checkpoints)
-        and following(history, trial, now) == "spot"
+        and next_market(history, trial, now) == "spot"
     )
 
 
 def _runs_late(history: History, now: float) -> bool:
     """Return whether two changes of machine would bring the experiment behind."""
-    change = due(history, now)
+    change = change_due(history, now)
     return change is None or now + 2 * forecast.change_seconds(history) >= change
 
 
@@ -167,7 +167,7 @@ def why_withdrawn(history: History, market: str, waited: float, now: float) -> s
     waits = patience(history)
     if waits is None or waited < waits:
         return None
-    change = due(history, now) if market == "spot" else None
+    change = change_due(history, now) if market == "spot" else None
     if change is not None and now < change:
         return None
     why = "" if change is None else ", and the deadline comes nearer"

@@ -48,7 +48,7 @@ from regrow.search.options import chosen
 from regrow.search.planning import budget, forecast, limits, search_code
 from regrow.search.planning.checkpoints import interval, surplus
 from regrow.search.planning.learning import by_experiment, first_configurations
-from regrow.search.planning.market import following, leaving, why_withdrawn
+from regrow.search.planning.market import next_market, next_to_leave, why_withdrawn
 from regrow.search.planning.results import Results
 from regrow.search.planning.scheduling import Scheduling, theirs
 from regrow.search.planning.stopping import why_enough, why_failed
@@ -396,7 +396,7 @@ class Planner:
 
     def _move(self, now: float) -> Moved | None:
         """Let an attempt leave an on-demand machine for a spot machine, with time to spare."""
-        found = leaving(self.history, now)
+        found = next_to_leave(self.history, now)
         if found is None:
             return None
         trial, why = found
@@ -467,7 +467,7 @@ class Planner:
                 return self._started(now, trial)
         if refused is None and not complete:
             for_best = isinstance(self._scheduler, EndAware)
-            refused = limits.why_no_new(history, now, self._opening, for_best=for_best)
+            refused = limits.why_no_new(history, now, self._first_of_next, for_best=for_best)
         if refused is not None:
             failed = history.trials and history.ended == len(history.by_state[TrialState.FAILED])
             used_up = refused.limit == "budget" and not history.held
@@ -491,7 +491,7 @@ class Planner:
             yield number
         if not self.history.held:
             return
-        late = complete or limits.is_late(self.history, now, self._opening)
+        late = complete or limits.is_late(self.history, now, self._first_of_next)
         number = self._scheduler.promote(complete=late)
         if number is None and self.history.work is not None and late:
             number = self._best_held()
@@ -539,7 +539,7 @@ class Planner:
             until=self._first(trial.number, trial.decided),
             checkpoints=[*others, *trial.usable],
             avoid_spot=seldom_spot and trial.evictions >= history.spec.retries.spot,
-            market=following(history, trial, now),
+            market=next_market(history, trial, now),
             clones=len(others),
             width=width_of(history, trial, wanted),
             config=config,
@@ -598,14 +598,14 @@ class Planner:
         return chosen(self.history.spec.schedule)
 
     @property
-    def _opening(self) -> int | None:
+    def _first_of_next(self) -> int | None:
         """The step of the first decision on the trial that is proposed next; None for none before
         its end, as far as the scheduler knows.
         """
         scheduler = self._scheduler
         if self.history.work is None or not isinstance(scheduler, Ahead):
             return None
-        return scheduler.opening(len(self.history.trials))
+        return scheduler.first_of_next(len(self.history.trials))
 
     @property
     def _others(self) -> list[list[Result]]:

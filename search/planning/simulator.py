@@ -284,7 +284,7 @@ class Simulation:
             return
         moments = [limits.due(self.history, self.now)]
         if self.history.waiting and self.history.closing is None:
-            change = market.due(self.history, self.now)
+            change = market.change_due(self.history, self.now)
             moments.append(change if change is not None and change > self.now else None)
         if (due := min((t for t in moments if t is not None), default=None)) is None:
             self._looks_at = None

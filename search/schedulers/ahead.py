@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 class Ahead(Protocol):
     """Optional part of a scheduler that knows when the first decision on a new trial is due."""
 
-    def opening(self, trial: int) -> int | None:
+    def first_of_next(self, trial: int) -> int | None:
         """Return the step of the first decision on the trial that is proposed next, `trial`; None
         for none before its end.
         """

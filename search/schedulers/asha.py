@@ -25,7 +25,7 @@ LATER: Final = 9
 """A trial is judged again after one part in so many of a rung's steps, at least after one step."""
 
 
-class Stopping(Bracket):
+class StoppingBracket(Bracket):
     """A bracket that stops trials. A trial continues at a rung if it is among the best max(1, n //
     eta) of the n that have reached it, itself included; a tie with the worst of these continues.
 
@@ -48,7 +48,7 @@ class Stopping(Bracket):
     def following(self, after: int) -> int | None:
         return next((step for step in self._due if step > after), None)
 
-    def again(self, step: int) -> bool:
+    def is_recheck(self, step: int) -> bool:
         return step in self._rechecks
 
     def decide(self, trial: int, step: int, cost: float) -> Verdict:
@@ -56,7 +56,7 @@ class Stopping(Bracket):
         n = len(rung.reached) + 1
         return self._verdict(step, f"rung {step}", rung.place((cost, -1, -1)), n, 1)
 
-    def decide_again(self, trial: int, step: int, least: int) -> Verdict:
+    def decide_recheck(self, trial: int, step: int, least: int) -> Verdict:
         at = self._rechecks[step]
         rung = self.rungs[at]
         key = rung.reached_by(trial)
@@ -77,12 +77,12 @@ class Stopping(Bracket):
         if step in self.rungs:
             self.rungs[step].enter((cost, trial, trial), waits=False)
 
-    def job(self, *, complete: bool) -> tuple[int, int] | None:
+    def next_promotion(self, *, complete: bool) -> tuple[int, int] | None:
         """Return None: no trial is ever paused."""
         return None
 
 
-class Promotion(Bracket):
+class PromotionBracket(Bracket):
     """A bracket that pauses trials at each rung.
 
     The next job is the best paused trial of the highest rung in which it is among the best n // eta
@@ -115,13 +115,13 @@ class Promotion(Bracket):
         self._arrivals += 1
 
     def started(self, trial: int) -> None:
-        self.gone(trial)
+        self.ended_or_retired(trial)
 
-    def gone(self, trial: int) -> None:
+    def ended_or_retired(self, trial: int) -> None:
         for rung in self.rungs.values():
             rung.leave(trial)
 
-    def job(self, *, complete: bool) -> tuple[int, int] | None:
+    def next_promotion(self, *, complete: bool) -> tuple[int, int] | None:
         """Return rung and number of the trial to promote next, None for none. With `complete`, a
         rung promotes at least its best trial.
         """
@@ -166,7 +166,7 @@ class Asha(Bracketed):
         steps = rung_steps(setting.max_steps or 0, grace_period, reduction_factor)
         self.guard(steps, guard)
         last = setting.max_steps if recheck else None
-        self._brackets = [made(type, steps, reduction_factor, last)]
+        self._brackets = [make_bracket(type, steps, reduction_factor, last)]
 
     def bracket_of(self, trial: int) -> Bracket:
         return self._brackets[0]
@@ -174,7 +174,9 @@ class Asha(Bracketed):
     def promote(self, *, complete: bool) -> int | None:
         """Return the promotable trial with the most steps."""
         jobs = [
-            job for bracket in self._brackets if (job := bracket.job(complete=complete)) is not None
+            job
+            for bracket in self._brackets
+            if (job := bracket.next_promotion(complete=complete)) is not None
         ]
         return max(jobs, key=lambda job: job[0])[1] if jobs else None
 
@@ -219,7 +221,9 @@ class AsyncHyperband(Asha):
         self._eager = eager
         count = len(steps) + 1 if brackets is None else brackets
         last = setting.max_steps if recheck else None
-        self._brackets = [made(type, steps[b:], reduction_factor, last) for b in range(count)]
+        self._brackets = [
+            make_bracket(type, steps[b:], reduction_factor, last) for b in range(count)
+        ]
         starts = [
             -(-(len(steps) + 1) * reduction_factor ** (s := len(steps) - b) // (s + 1))
             for b in range(count)
@@ -233,9 +237,9 @@ class AsyncHyperband(Asha):
         return self._brackets[bisect_right(self._bounds, u)]
 
 
-def made(
+def make_bracket(
     kind: str, steps: Sequence[int], eta: int, last: int | None = None
-) -> Stopping | Promotion:
+) -> StoppingBracket | PromotionBracket:
     """Return a bracket of a `kind`. `last`: the last step, if trials that continue are judged again
     soon after each rung. Raises SpecError, naming the option, for an unknown kind, and for one that
     judges no trial again.
@@ -243,7 +247,7 @@ def made(
     if kind not in ("stopping", "promotion"):
         raise SpecError("type", kind, "is not known", "write stopping or promotion")
     if kind == "stopping":
-        return Stopping(steps, eta, last)
+        return StoppingBracket(steps, eta, last)
     if last is not None:
         raise SpecError("recheck", True, "goes with type: stopping alone", "leave it out")
-    return Promotion(steps, eta)
+    return PromotionBracket(steps, eta)

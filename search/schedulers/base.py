@@ -1,6 +1,7 @@
 """The port between the planner and a scheduler: one fold, four questions, and their records.
 
-Each scheduler is one file beside this one, and is named in `__init__.py`.
+Each scheduler is one file beside this one, and is named in `__init__.py`. Optional parts are at the
+end of the port, and in `ahead.py`.
 """
 
 from __future__ import annotations
@@ -219,8 +220,9 @@ class Scheduler:
 
     `apply` calls one method for each kind of event; a scheduler overrides those it needs. It is
     constructed with a Setting. Its options are the keyword-only parameters of its class; a value
-    must have the type of the default. `options.py` has checks of ranges. A SpecError that names an
-    option is reported as one of the specification. Class attributes state what a scheduler needs.
+    must have the type of the default. `search/options.py` has checks of ranges. A SpecError that
+    names an option is reported as one of the specification. Class attributes state what a scheduler
+    needs.
     """
 
     needs_max_steps = True

@@ -20,7 +20,7 @@ from regrow.search.schedulers.base import (
 )
 from regrow.search.space.setting import Setting
 
-GAMES = 3
+ROUNDS = 3
 """Different random values that are played; their mean counts."""
 MOST_PLAYED = 100
 """Trials that are played; of more, their mean counts."""
@@ -43,16 +43,16 @@ def steps(schedule: object, setting: Setting, trials: int) -> float | None:
         return None
     played = min(trials, MOST_PLAYED)
     total = 0
-    for turn in range(GAMES):
-        game = _Game(schedulers.make(schedule, setting), whole)
+    for turn in range(ROUNDS):
+        played_round = _PlayedRound(schedulers.make(schedule, setting), whole)
         for number in range(played):
-            game.begin(number, uniform_draw(turn, f"value:{number}"))
-        game.finish()
-        total += sum(game.steps)
-    return total * trials / (played * GAMES)
+            played_round.begin(number, uniform_draw(turn, f"value:{number}"))
+        played_round.finish()
+        total += sum(played_round.steps)
+    return total * trials / (played * ROUNDS)
 
 
-class _Game:
+class _PlayedRound:
     def __init__(self, scheduler: SchedulerPort, whole: int) -> None:
         self._scheduler, self._whole = scheduler, whole
         self._values: list[float] = []

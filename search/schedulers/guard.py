@@ -114,7 +114,7 @@ class Agreement:
             return ""
         return f" (agreement {agreement:.2f} in {n} trials, least {self._least:g})"
 
-    def seen(self, step: int) -> bool:
+    def is_known(self, step: int) -> bool:
         """Return whether trials have shown how far a step agrees with later ones."""
         return self._before(step)[1] > 0
 
@@ -140,13 +140,13 @@ class Agreement:
         """Agreement of trusted steps with the end by place, the latest first."""
         for place in reversed(range(len(self._steps) - 1)):
             step = self._steps[place]
-            found[step] = self._of(place, trusted, numbers)
+            found[step] = self._agreement_at(place, trusted, numbers)
             agreement, _ = found[step]
             if agreement >= self._least:
                 trusted[place] = agreement
         return found
 
-    def _of(
+    def _agreement_at(
         self, place: int, trusted: Mapping[int, float], numbers: Sequence[int]
     ) -> tuple[float, int]:
         """Return agreement and number of trials. `trusted`: agreement by place."""
@@ -213,7 +213,7 @@ class Probes:
         self._done[trial] = max(before, steps)
         self._all_done += self._done[trial] - before
 
-    def room(self, step: int) -> bool:
+    def has_room(self, step: int) -> bool:
         """Return whether a trial at a step may become a probe."""
         cost = self._cost + self._max_steps - step
         return cost <= self._first + PROBED_SHARE * self._all_done
@@ -271,7 +271,7 @@ class Guarded(Scheduler):
         step = len(news.values)
         if news.verdict.action == "continue" and self._probing(news.trial, news.values):
             self._probes.add(news.trial, step)
-        if news.trial not in self._probes and not self.again(news.trial, step):
+        if news.trial not in self._probes and not self.is_recheck(news.trial, step):
             self.agreement.select(news.trial, step, self.setting.sign * news.values[-1])
 
     def _observe(self, trial: int, values: Sequence[float]) -> None:
@@ -284,20 +284,20 @@ class Guarded(Scheduler):
         assert self.agreement is not None
         return (
             trial not in self._probes
-            and self._probes.room(len(values))
+            and self._probes.has_room(len(values))
             and self.agreement.trusted(len(values))
             and self.judge(trial, values).action == "stop"
         )
 
-    def again(self, trial: int, step: int) -> bool:
+    def is_recheck(self, trial: int, step: int) -> bool:
         """Return whether the trial is judged at this step by its place at an earlier one."""
         return False
 
-    def wanted(self, step: int) -> int:
+    def least_continuing(self, step: int) -> int:
         """Return how many trials continue at least after they were judged again: so many as show
         whether ranks at the step tell the end, until that was seen.
         """
-        return 1 if self.agreement is None or self.agreement.seen(step) else ENOUGH
+        return 1 if self.agreement is None or self.agreement.is_known(step) else ENOUGH
 
     def judge(self, trial: int, values: Sequence[float]) -> Verdict:
         """See SchedulerPort.decide; without regard to the guard."""

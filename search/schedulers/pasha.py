@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from regrow.search.schedulers.asha import Asha, Promotion
+from regrow.search.schedulers.asha import Asha, PromotionBracket
 from regrow.search.schedulers.base import Verdict
 from regrow.search.space.setting import Setting
 
@@ -40,7 +40,7 @@ class Pasha(Asha):
     ) -> None:
         super().__init__(setting, grace_period=grace_period, reduction_factor=reduction_factor)
         steps = self._brackets[0].steps
-        self._bracket = Promotion(steps, reduction_factor)
+        self._bracket = PromotionBracket(steps, reduction_factor)
         self._bracket.open = steps[:1]
         self._brackets = [self._bracket]
         self.epsilon = 0.0

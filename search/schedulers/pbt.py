@@ -130,7 +130,7 @@ class Pbt(Scheduler):
         """Return the next multiple of the interval, below max_steps."""
         return self.regular(after, self._interval, self._interval)
 
-    def opening(self, trial: int) -> int | None:
+    def first_of_next(self, trial: int) -> int | None:
         """Return the first decision, which is the same for all trials."""
         return self.first(trial, 0)
 

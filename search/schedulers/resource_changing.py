@@ -78,7 +78,7 @@ class ResourceChanging(Scheduler):
             case Revival(held=False):
                 self._widths[news.trial] = 1  # it counts as running even before it starts
         if isinstance(news, Decision):
-            if not self._due(news.trial, len(news.values)):
+            if not self._base_decides(news.trial, len(news.values)):
                 return
             if news.verdict.action == "restart":
                 own = self._base.decide(news.trial, news.values)
@@ -92,15 +92,15 @@ class ResourceChanging(Scheduler):
             steps.append(self.regular(after, self._interval, self._interval))
         return min((step for step in steps if step is not None), default=None)
 
-    def opening(self, trial: int) -> int | None:
+    def first_of_next(self, trial: int) -> int | None:
         """Ask the base."""
-        return self._base.opening(trial) if isinstance(self._base, Ahead) else None
+        return self._base.first_of_next(trial) if isinstance(self._base, Ahead) else None
 
     def decide(self, trial: int, values: Sequence[float]) -> Verdict:
         """Return the base's verdict, or a restart with more slots for a trial that continues."""
         step = len(values)
         verdict = Verdict(why="resources are looked at")
-        if self._due(trial, step):
+        if self._base_decides(trial, step):
             verdict = self._base.decide(trial, values)
         if verdict.action != "continue":
             return verdict
@@ -138,6 +138,6 @@ class ResourceChanging(Scheduler):
             return 1
         return max(1, min(self._slots // max(1, running), self._widest))
 
-    def _due(self, trial: int, step: int) -> bool:
+    def _base_decides(self, trial: int, step: int) -> bool:
         """Return whether the base has a decision at this step."""
         return self._base.first(trial, step - 1) == step

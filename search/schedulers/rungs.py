@@ -102,19 +102,19 @@ class Bracketed(Guarded):
         """Return the next step above `after` at which the trial is judged."""
         return self.bracket_of(trial).following(after)
 
-    def again(self, trial: int, step: int) -> bool:
+    def is_recheck(self, trial: int, step: int) -> bool:
         """Return whether the trial is judged at this step by a rung that it has left."""
-        return self.bracket_of(trial).again(step)
+        return self.bracket_of(trial).is_recheck(step)
 
-    def opening(self, trial: int) -> int | None:
+    def first_of_next(self, trial: int) -> int | None:
         """Return the first rung of the trial's bracket."""
         return self.first(trial, 0)
 
     def judge(self, trial: int, values: Sequence[float]) -> Verdict:
         """Compare the trial with the others of its bracket at this rung."""
         bracket, step = self.bracket_of(trial), len(values)
-        if bracket.again(step):
-            return bracket.decide_again(trial, step, self.wanted(step))
+        if bracket.is_recheck(step):
+            return bracket.decide_recheck(trial, step, self.least_continuing(step))
         return bracket.decide(trial, step, self.setting.sign * values[-1])
 
     def tell(self, trial: int, values: Sequence[float], verdict: Verdict) -> None:
@@ -128,15 +128,15 @@ class Bracketed(Guarded):
 
     def dropped(self, trial: int) -> None:
         """Note that the trial no longer waits."""
-        self.bracket_of(trial).gone(trial)
+        self.bracket_of(trial).ended_or_retired(trial)
 
     def ended(self, trial: int, how: Final) -> None:
         """Note that no other trial needs to wait for this one."""
-        self.bracket_of(trial).gone(trial)
+        self.bracket_of(trial).ended_or_retired(trial)
 
     def revived(self, trial: int, *, held: bool) -> None:
         """Note that the trial continues towards its next rung, or waits."""
-        self.bracket_of(trial).back(trial, held=held)
+        self.bracket_of(trial).revived(trial, held=held)
 
     def excluded(self, trial: int, *, excluded: bool) -> None:
         """Take the trial out of all rungs, or return it."""
@@ -156,7 +156,7 @@ class Bracket:
         """Return the first step above `after` at which trials are judged."""
         return next((step for step in self.steps if step > after), None)
 
-    def again(self, step: int) -> bool:
+    def is_recheck(self, step: int) -> bool:
         """Return whether trials are judged at this step by a rung that they have left."""
         return False
 
@@ -164,7 +164,7 @@ class Bracket:
         """Decide on a trial at a rung."""
         raise NotImplementedError
 
-    def decide_again(self, trial: int, step: int, least: int) -> Verdict:
+    def decide_recheck(self, trial: int, step: int, least: int) -> Verdict:
         """Decide on a trial that has left a rung, by its place there among all that have reached it
         by now. `least`: how many of them continue at least.
         """
@@ -177,10 +177,10 @@ class Bracket:
     def started(self, trial: int) -> None:
         """Note that an attempt of the trial started; a promotion if the trial was paused."""
 
-    def gone(self, trial: int) -> None:
+    def ended_or_retired(self, trial: int) -> None:
         """Note that the trial ended or was retired."""
 
-    def back(self, trial: int, *, held: bool) -> None:
+    def revived(self, trial: int, *, held: bool) -> None:
         """Note that a failed trial is retried. It waits at the last rung that it reached if `held`,
         else it continues to the next one.
         """

@@ -17,7 +17,7 @@ from regrow.search.schedulers.rungs import Bracket, Bracketed, check_brackets, r
 from regrow.search.space.setting import Setting
 
 
-class Halving(Bracket):
+class HalvingBracket(Bracket):
     """A bracket of `size` trials, of which max(1, size // eta**i) reach rung i, counted from 0.
 
     A trial continues or is retired as soon as its place is certain, whatever the others report that
@@ -36,7 +36,7 @@ class Halving(Bracket):
         """How many trials are paused. A bracket without any is skipped."""
         self._heading: list[set[int]] = [set() for _ in range(len(steps) + 1)]
         """The trials on the way to rung i."""
-        self._went = [0] * len(steps)
+        self._continued = [0] * len(steps)
         """How many trials continued from rung i."""
 
     @property
@@ -75,14 +75,14 @@ class Halving(Bracket):
                 self.waiting -= 1
                 self._promoted(i, trial)
 
-    def gone(self, trial: int) -> None:
+    def ended_or_retired(self, trial: int) -> None:
         for rung in self.rungs.values():
             self.waiting -= rung.leave(trial)
         for heading in self._heading:
             heading.discard(trial)
 
-    def back(self, trial: int, *, held: bool) -> None:
-        super().back(trial, held=held)
+    def revived(self, trial: int, *, held: bool) -> None:
+        super().revived(trial, held=held)
         self.waiting += held
         if not held:
             reached = (
@@ -111,7 +111,7 @@ class Halving(Bracket):
         return None
 
     def _promoted(self, i: int, trial: int) -> None:
-        self._went[i] += 1
+        self._continued[i] += 1
         self._heading[i + 1].add(trial)
 
     def _places(self, i: int, *, complete: bool) -> int:
@@ -126,7 +126,7 @@ class Halving(Bracket):
         below = len(self.rungs[self.steps[i - 1]].waiting) + self._outstanding(
             i - 1, complete=complete
         )
-        left = max(0, self._places(i - 1, complete=complete) - self._went[i - 1])
+        left = max(0, self._places(i - 1, complete=complete) - self._continued[i - 1])
         return len(self._heading[i]) + min(left, below)
 
 
@@ -157,21 +157,21 @@ class SuccessiveHalving(Bracketed):
         check_whole("n", n, 1, "27 is usual")
         self._plans = [(reduction_factor ** len(steps) if n is None else n, steps)]
         self.guard(steps, guard)
-        self._brackets: list[Halving] = []
-        self._of: dict[int, Halving] = {}
+        self._brackets: list[HalvingBracket] = []
+        self._bracket_by_trial: dict[int, HalvingBracket] = {}
 
     def added(self, candidate: Candidate) -> None:
         """Add the trial to the bracket that is being filled."""
         if not self._brackets or self._brackets[-1].full:
             size, steps = self._plans[len(self._brackets) % len(self._plans)]
-            self._brackets.append(Halving(size, steps, self._eta))
+            self._brackets.append(HalvingBracket(size, steps, self._eta))
         self._brackets[-1].add(candidate.trial)
-        self._of[candidate.trial] = self._brackets[-1]
+        self._bracket_by_trial[candidate.trial] = self._brackets[-1]
 
-    def bracket_of(self, trial: int) -> Halving:
-        return self._of[trial]
+    def bracket_of(self, trial: int) -> HalvingBracket:
+        return self._bracket_by_trial[trial]
 
-    def opening(self, trial: int) -> int | None:
+    def first_of_next(self, trial: int) -> int | None:
         """Return the first rung of the bracket that is being filled."""
         if self._brackets and not self._brackets[-1].full:
             return self._brackets[-1].following(0)

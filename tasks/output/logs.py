@@ -32,6 +32,7 @@ _CARRIERS = (
     "asyncio",
     "ray",
     "grpc",
+    "aiobotocore",
     "anyio",
     "aiohttp",
 )

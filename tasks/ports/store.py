@@ -44,7 +44,7 @@ class Unavailable(StoreError):
         self.why = why
 
     def __str__(self) -> str:
-        return f"{self.key} is out of reach for now: {self.why}"
+        return f"{self.key or 'the state'} is out of reach for now: {self.why}"
 
 
 class Store(Protocol):
@@ -53,7 +53,8 @@ class Store(Protocol):
     A key is a relative posix path without empty, "." or ".." parts; any other raises ValueError. An
     adapter raises UserError if its location can never be used (no permission, no such bucket), and
     Unavailable if it fails temporarily. Objects made from files may have any size, as files of
-    checkpoints: `create` and `fetch` do not hold them in memory.
+    checkpoints: `create` and `fetch` do not hold them in memory. Those below `CONFIDENTIAL`
+    (`infra/stores/keys.py`) hold secrets.
     """
 
     def create(self, key: str, data: bytes | Path) -> None:

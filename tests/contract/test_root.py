@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 from collections.abc import Callable
@@ -11,6 +12,8 @@ import pytest
 
 from regrow.infra.state.places import Places
 from regrow.infra.stores import Root, open_root
+from regrow.infra.stores.local import LocalStore
+from regrow.infra.stores.s3 import open_s3
 from regrow.tasks.errors import UserError
 from tests.memory_store import MemoryRoot
 
@@ -59,6 +62,25 @@ def test_experiments_know_nothing_of_each_other(root: Root) -> None:
         root.store(name).create("log/1", name.encode())
     root.store("a").delete(root.store("a").list(""))
     assert root.store("ab").read("log/1") == b"ab"
+
+
+def test_foreign_objects_in_a_bucket_are_no_experiments_and_no_keys(s3: str) -> None:
+    root, place = open_root(s3), open_s3(s3)
+    for name in ("a/", "a/log/", "a/notes/", "b/log/", ".tmp/log/x", f"{'c' * 256}/log/x"):
+        place._run("", place._objects.put(f"{place._above}{name}", b""))
+    root.store("a").create("log/1", b"")
+    assert root.experiments() == ["a"]
+    assert not root.has("b")
+    assert root.store("a").list("") == root.store("a").list("log/") == ["log/1"]
+    root.store("a").delete(root.store("a").list(""))
+    assert root.experiments() == []
+
+
+def test_a_file_whose_name_is_no_key_is_not_listed(tmp_path: Path) -> None:
+    (store := LocalStore(tmp_path)).create("notes/1", b"")
+    for name in (b"a\\b", b"\xff"):
+        Path(os.fsdecode(bytes(tmp_path / "notes") + b"/" + name)).touch()
+    assert store.list("notes/") == ["notes/1"]
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "/x", "x\\y"])
@@ -133,6 +155,8 @@ def test_a_package_brings_a_store_by_an_entry_point(
         ("file://host/x", "three slashes"),
         ("file://[host/x", "is no address"),
         ("s3://[bucket/x", "is no address"),
+        ("s3://bucket/x?endpoint_url=http://host:99999", "99999 is no address"),
+        ("s3:/bucket/x", "a bucket has two slashes"),
     ],
 )
 def test_an_address_that_no_store_serves_is_refused_in_words(url: str, said: str) -> None:

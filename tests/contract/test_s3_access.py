@@ -156,6 +156,9 @@ def test_an_endpoint_without_its_scheme_is_refused(
     monkeypatch.setenv(name, "minio:9000")
     with pytest.raises(UserError, match=f"{name}=minio:9000 is no address.*http://host:port"):
         open_root("s3://bucket/x")
+    monkeypatch.setenv(name, "http://minio:99999")
+    with pytest.raises(UserError, match=f"{name}=http://minio:99999 is no address.*range"):
+        open_root("s3://bucket/x")
     open_root("s3://bucket/x?endpoint_url=http://minio:9000")
 
 

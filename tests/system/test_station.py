@@ -171,8 +171,9 @@ def test_run_hands_its_session_over_and_trials_and_what_they_start_find_what_the
     sizes: dict[str, Any] = {"trials": 1, "max_steps": 1, "concurrency": 1, "resources": children}
     file = desk.write("handed", train=STARTS, env={"GIVEN": "5"}, **sizes)
     (desk.folder / "here.txt").write_text("found")
-    done = desk.run("run", file, WISH="42")
+    done = desk.run("run", file, WISH="42", MLFLOW_TRACKING_URI=f"sqlite:///{desk.folder}/mine.db")
     assert "handed finished: 1 of 1 trials (1 done)" in done.stdout
+    assert "MLFLOW_TRACKING_URI names another server" in done.stdout
     assert done.stdout.count("Prefect:") == 1
     assert "all as recorded" in desk._printed("verify", "handed")
     assert f"42 None 5 {desk.folder} found" in desk._printed("logs", "handed", "0")
@@ -239,20 +240,28 @@ def test_what_mlflow_could_not_be_told_at_the_end_it_is_told_later(desk: Desk) -
     assert desk.run("verify", "owed").returncode == 0
 
 
-def test_a_lost_driver_is_replaced_and_its_terminal_sees_the_end(desk: Desk) -> None:
+def test_a_driver_that_is_lost_before_or_in_its_session_is_replaced_and_its_terminal_sees_the_end(
+    desk: Desk,
+) -> None:
     running = desk.start("run", desk.write("orphaned", train=BRISK, max_steps=40, trials=2))
+    os.kill(driver_of(desk, "orphaned"), signal.SIGKILL)
     desk.await_events("orphaned", "saved", 2, running)
     before = flow_run(desk, "orphaned")["id"]
     os.kill(driver_of(desk, "orphaned"), signal.SIGKILL)
     said, _ = running.communicate(timeout=180)
     assert running.returncode == 0, said
+    assert "before the session began; another one is given it" in said
     assert "the driver on the station was lost" in said
     assert "orphaned finished: 2 of 2 trials (2 done)" in said
     points = [(point["trial"], point["step"]) for point in desk.points("orphaned")]
     assert len(points) == len(set(points)) == 80
+    assert len(desk.show("orphaned")["sessions"]) == 2
     after = flow_run(desk, "orphaned")
     assert (after["id"], after["run_count"]) == (before, 2)
     assert "all as recorded" in desk._printed("verify", "orphaned")
+    desk.run("rm", "orphaned", "--yes")
+    asked = {"flow_runs": {"name": {"any_": ["orphaned"]}}}
+    assert desk.prefect("POST", "flow_runs/filter", json=asked) == []
 
 
 def test_what_the_station_cannot_go_on_with_is_told_ctrl_c_ends_a_session_and_one_goes_on_without_its_terminal(
@@ -297,19 +306,6 @@ def test_what_the_station_cannot_go_on_with_is_told_ctrl_c_ends_a_session_and_on
 def saves(desk: Desk, name: str) -> int:
     """How many checkpoints there are by now."""
     return sum(event["event"] == "saved" for event in desk.events(name))
-
-
-def test_a_driver_that_is_lost_before_its_session_began_is_replaced(desk: Desk) -> None:
-    running = desk.start("run", desk.write("early", trials=1))
-    os.kill(driver_of(desk, "early"), signal.SIGKILL)
-    said, _ = running.communicate(timeout=180)
-    assert running.returncode == 0, said
-    assert "before the session began; another one is given it" in said
-    assert len(desk.show("early")["sessions"]) == 1
-    assert flow_run(desk, "early")
-    desk.run("rm", "early", "--yes")
-    asked = {"flow_runs": {"name": {"any_": ["early"]}}}
-    assert desk.prefect("POST", "flow_runs/filter", json=asked) == []
 
 
 @pytest.mark.nightly
@@ -375,7 +371,7 @@ def test_parts_that_are_killed_come_back_and_what_runs_is_not_lost(
         before = wait_for(lambda: process_of(desk, part) or None, f"there is no {part}")  # noqa: B023
         os.kill(before, signal.SIGKILL)
         wait_for(lambda: process_of(desk, part) not in (0, before), f"{part} did not come back")  # noqa: B023
-    parts = json.loads(desk.run("status", "--json").stdout)["parts"]
+    parts = json.loads(desk._printed("status", "--json"))["parts"]
     killed = [part for part in killed if part != "keeper"]  # it starts the supervisor, too
     restarts = {one["name"]: one["restarts"] for one in parts if one["name"] in killed}
     assert restarts == dict.fromkeys(killed, 1)
@@ -385,11 +381,6 @@ def test_parts_that_are_killed_come_back_and_what_runs_is_not_lost(
     assert "all as recorded" in desk._printed("verify", name)
     points = [(point["trial"], point["step"]) for point in desk.points(name)]
     assert len(points) == len(set(points)) == 600
-    after = desk.write(f"after-{killed[0]}", trials=1, max_steps=1)
-    elsewhere = f"sqlite:///{desk.folder}/mine.db"
-    said = desk.run("run", after, MLFLOW_TRACKING_URI=elsewhere).stdout
-    assert "MLFLOW_TRACKING_URI names another server" in said
-    assert desk.show(f"after-{killed[0]}")["status"] == "finished"
 
 
 @pytest.mark.nightly
@@ -540,7 +531,7 @@ def test_secrets_of_a_station_are_its_owners_alone(desk: Desk, station: Station)
         ["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True
     ).stdout
     told += "".join(log.read_text(errors="replace") for log in station.folder.glob("logs/*"))
-    told += desk.run("status", "--json").stdout
+    told += desk._printed("status", "--json")
     assert not [secret for secret in (token, *secrets_of(desk)) if secret in told]
 
 

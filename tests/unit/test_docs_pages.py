@@ -194,6 +194,7 @@ def test_the_reference_has_every_command_and_every_option_with_its_help() -> Non
         for parameter in command_line.parameters(function):
             assert parameter.help, f"regrow {name}: {parameter.written}"
             assert f"`{parameter.written.split(', ')[0]}`" in section
+    assert "\nregrow tune [OPTIONS] SCRIPT [ARGUMENTS...]\n" in page, "options first"
 
 
 def test_the_reference_has_every_event_and_field() -> None:

@@ -203,20 +203,21 @@ def test_artifacts_of_a_folder_that_was_moved_are_found_where_they_are(
 def test_the_folder_of_the_code_is_found_where_the_state_root_was_moved_with_it(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "B" / "sub").mkdir(parents=True)
-    (tmp_path / "B" / "sub" / "work.py").write_text("")
-    places = Places.at(str(tmp_path / "B" / ".regrow"))
-    first = created(name="x", working_dir=str(tmp_path / "A" / "sub"))
+    above = tmp_path / ("long" * 25)
+    (above / "B" / "sub").mkdir(parents=True)
+    (above / "B" / "sub" / "work.py").write_text("")
+    places = Places.at(str(above / "B" / ".regrow"))
+    first = created(name="x", working_dir=str(above / "A" / "sub"))
     Log.open(places.store("x")).claim([encode(first), encode(opened(0.0))])
     prepared = prepare(places, "x", None, trials=None, code=None)
-    assert prepared.folder == str(tmp_path / "B" / "sub")
+    assert prepared.folder == str(above / "B" / "sub")
     assert prepared.changes == [
-        f'working_dir was "{tmp_path}/A/sub", and is "{tmp_path}/B/sub" from now on'
+        f'working_dir was "{above}/A/sub", and is "{above}/B/sub" from now on'
     ]
-    (tmp_path / "B" / "sub" / "work.py").unlink()
-    assert prepare(places, "x", None, trials=None, code=None).folder == str(
-        tmp_path / "A" / "sub"
-    ), "what is missing is told later"
+    (above / "B" / "sub" / "work.py").unlink()
+    assert prepare(places, "x", None, trials=None, code=None).folder == str(above / "A" / "sub"), (
+        "what is missing is told later"
+    )
 
 
 def database(file: Path, stamped: str) -> Path:

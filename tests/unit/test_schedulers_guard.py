@@ -169,15 +169,15 @@ def test_probes_cost_a_share_of_all_steps_and_at_first_a_training_or_a_tenth_of_
     None
 ):
     probes = Probes(27, None)
-    assert probes.room(9)
+    assert probes.has_room(9)
     probes.add(0, 9)
-    assert not probes.room(9)
+    assert not probes.has_room(9)
     probes.observe(0, 27)
     probes.observe(1, 200)
-    assert not probes.room(9)
+    assert not probes.has_room(9)
     probes.observe(2, 100)
-    assert probes.room(9)
-    assert not Probes(27, 5.0).room(9)
+    assert probes.has_room(9)
+    assert not Probes(27, 5.0).has_room(9)
 
 
 def test_until_ranks_were_seen_to_tell_a_recheck_leaves_as_many_as_it_takes_to_see_it() -> None:
@@ -216,7 +216,7 @@ def test_the_least_agreement_is_an_option_and_true_is_its_usual_value() -> None:
 
 def test_brackets_begin_at_the_grace_period() -> None:
     firsts = [
-        scheduler({"hyperband": {"grace_period": least}}, max_steps=27).opening(0)
+        scheduler({"hyperband": {"grace_period": least}}, max_steps=27).first_of_next(0)
         for least in (1, 2, 4)
     ]
     assert firsts == [1, 3, 9]

@@ -45,6 +45,29 @@ for command in (status, down):
         print(error)
 """
 
+LIST = """
+import os, sys
+import regrow.cli.ls as listing
+from regrow.tasks.errors import UserError
+os.getuid() or os.setuid(65534)  # root may read everything
+try:
+    listing.ls(state=sys.argv[1])
+except UserError as error:
+    print(error)
+"""
+
+AGENTS = """
+import os, sys
+from pathlib import Path
+from regrow.infra.stores.local import LocalStore
+from regrow.tasks.errors import UserError
+os.getuid() or os.setuid(65534)  # root may read everything
+try:
+    LocalStore(Path(sys.argv[1])).read("agents/term/1.head")
+except UserError as error:
+    print(error)
+"""
+
 
 @pytest.fixture
 def root() -> Iterator[Path]:
@@ -61,6 +84,46 @@ def root() -> Iterator[Path]:
         yield folder
         for path in (folder, folder / "mine"):
             path.chmod(0o700)
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o022, 0])
+def test_what_one_of_a_team_adds_has_the_permissions_of_the_experiment(
+    tmp_path: Path, umask: int
+) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours").chmod(0o2770)
+    before = os.umask(umask)
+    try:
+        LocalStore(tmp_path / "ours").create("manifests/5/1/6.json", b"")
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "ours").rglob("*")}
+    assert modes == {0o770, 0o660}
+
+
+def test_one_unreadable_experiment_hides_no_other_one_in_the_list(root: Path) -> None:
+    LocalStore(root / "ours").create("log/0000000001.jsonl", b"{}")
+    (root / "ours" / "log" / "0000000001.jsonl").chmod(0)
+    LocalStore(root / "readable").create("log/1", b"")
+    (root / "readable").chmod(0o755)
+    (root / "readable" / "log").chmod(0o755)
+    done = fresh(LIST, root)
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:3]] == [
+        ["ours", "unreadable"],
+        ["readable", "empty"],
+    ], done.stderr
+    assert "ours can't be used: Permission denied" in done.stdout
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_agents_of_another_user_are_named_as_such(root: Path) -> None:
+    LocalStore(root / "ours").create("agents/term/1.head", b"")
+    for folder in ("agents", "agents/term"):
+        (root / "ours" / folder).chmod(0o755)
+    assert fresh(AGENTS, root / "ours").stdout == (
+        f"{root}/ours/agents/term/1.head belongs to another user: only the one whose agents run the"
+        " experiment can add agents, list them and stop it\n"
+    )
 
 
 @pytest.mark.parametrize("services", ["another user's", "none"])
