@@ -12,6 +12,7 @@ import pytest
 from prefect.events import Event
 
 from regrow.apps.station.triggers.events import EventsTrigger
+from regrow.apps.station.triggers.tries import TRIES
 from regrow.apps.station.triggers.trigger import GIVEN
 
 
@@ -95,3 +96,13 @@ def test_a_server_that_does_not_tell_a_runs_chain_is_asked_again() -> None:
     step = EventsTrigger(client, "*", "s", str(uuid4())).poll(cursor)
     assert step is not None
     assert [one["chain"] for one in step.events] == [[]]
+    client.fails = 500  # it can never read this run, and other events wait
+    trigger = EventsTrigger(client, "*", "s", str(uuid4()))
+    for _ in range(TRIES - 1):
+        with pytest.raises(httpx.HTTPStatusError):
+            trigger.poll(cursor)
+    step = trigger.poll(cursor)
+    assert step is not None
+    assert not step.events
+    [(_, why)] = step.refused
+    assert "does not tell which schedules led to it" in why

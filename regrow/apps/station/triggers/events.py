@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +23,7 @@ from pydantic import ValidationError
 
 from regrow.apps.station.triggers.journal import Cursor
 from regrow.apps.station.triggers.payloads import acceptable
+from regrow.apps.station.triggers.tries import TRIES, reason
 from regrow.apps.station.triggers.trigger import CHAIN, GIVEN, Step, chain_of, circle, since
 from regrow.infra.prefect.events import EXPERIMENT_RESOURCE
 from regrow.search.recurrence import experiments_of
@@ -102,6 +104,8 @@ class EventsTrigger:
         self._schedule, self._own = schedule, f"prefect.deployment.{deployment}"
         self._chains: dict[str, list[str]] = {}
         """The schedules that led to each flow run."""
+        self._failures = Counter[str]()
+        """How often the server failed to tell them, by event."""
         self._looks = 0
         self._reached: float | None = None
 
@@ -122,8 +126,8 @@ class EventsTrigger:
             if not isinstance(event, Event):
                 refused += [event] if event[0] not in cursor else []
             elif str(event.id) not in cursor and not self._is_own(event):
-                chain = self._chain(event)
-                if why := circle(self._schedule, chain):
+                chain, why = self._chain(event)
+                if why := why or circle(self._schedule, chain):
                     refused.append((str(event.id), why))
                 else:
                     new.append({**event_data(event), CHAIN: chain})
@@ -139,14 +143,24 @@ class EventsTrigger:
         named_refused = [(f"event {one}", why) for one, why in refused]
         return Step(put={_AT: now, **seen}, drop=old, events=new, refused=named_refused)
 
-    def _chain(self, event: Event) -> list[str]:
-        """Return the schedules that led to the flow run that the event is about, if any."""
-        chains = [
-            self._chain_of_run(one.id.removeprefix(_FLOW_RUN))
-            for one in event.involved_resources
-            if one.id.startswith(_FLOW_RUN)
-        ]
-        return max(chains, key=len, default=[])
+    def _chain(self, event: Event) -> tuple[list[str], str]:
+        """Return the schedules that led to the flow run that the event is about, if any; and why
+        they are not known, if the server fails each time. Raises httpx.HTTPError for a failure that
+        may pass.
+        """
+        try:
+            chains = [
+                self._chain_of_run(one.id.removeprefix(_FLOW_RUN))
+                for one in event.involved_resources
+                if one.id.startswith(_FLOW_RUN)
+            ]
+        except httpx.HTTPStatusError as error:
+            # such as for a run with a parameter of more than 64 bits
+            self._failures[str(event.id)] += error.response.is_server_error
+            if self._failures[str(event.id)] < TRIES:
+                raise
+            return [], f"Prefect does not tell which schedules led to it: {reason(error)}"
+        return max(chains, key=len, default=[]), ""
 
     def _chain_of_run(self, run: str) -> list[str]:
         if run not in self._chains:
