@@ -198,7 +198,7 @@ def test_a_store_goes_to_other_processes_without_credentials(
 def test_what_is_larger_than_memory_streams_both_ways(
     server: s3_server.S3Server, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    source, size = tmp_path / "source", 256 << 20
+    source, size = tmp_path / "source", 192 << 20
     with source.open("wb") as file:
         for _ in range(size >> 20):
             file.write(os.urandom(1 << 20))
