@@ -27,7 +27,7 @@ from regrow.infra.clusters.kubernetes.engine import JobsEngine
 from regrow.infra.clusters.slurm import SlurmEngine
 from regrow.infra.clusters.ssh import SshEngine
 from regrow.infra.log.reading import replay, survey
-from regrow.infra.state.experiments import prepare, request_retry
+from regrow.infra.state.experiments import prepare, request_resume, request_retry
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed
@@ -132,13 +132,11 @@ class AgentRun:
         self.engine.check()
         file = order.file.resolve()
         sent = file.relative_to(order.project) if self.engine.sends else file
-        words = joining(order, str(sent))
-        words += ["--resume"] * (end is not None and end.status == "stopped")
         return AgentWork(
             experiment=order.spec.name,
             state=order.places.root,
             project=order.project,
-            words=tuple(words),
+            words=tuple(joining(order, str(sent))),
             ended=end.t if _is_over(end) else None,
         )
 
@@ -170,6 +168,10 @@ class AgentRun:
         work = self.work(order, end)
         if order.retry_failed:
             self._request_retry(order)
+        if end is not None and end.status == "stopped":
+            store = order.places.store(order.spec.name)
+            # Not a word of theirs: they start again after later stops, as with their machine.
+            request_resume(store, replay(store, order.spec.name).sessions)
         with Folder(self.cluster.name).locked(self.say):
             made: Submission = self.engine.submit(work, self.say)
         return made

@@ -248,6 +248,22 @@ def retry_requested(store: Store, name: str) -> bool:
     return len(done) < len(keys)
 
 
+def request_resume(store: Store, sessions: int) -> None:
+    """Have agents continue an experiment that its user has stopped. `sessions`: how many it has
+    had; once there is a later one, the request says nothing.
+    """
+    store.delete(store.list(_RESUMES))
+    created(store, f"{_RESUMES}{sessions:08d}", b"")
+
+
+def resume_requested(store: Store, name: str) -> bool:
+    """Return whether `request_resume` was called since the last session. Raises Unavailable and
+    CorruptLog.
+    """
+    keys = store.list(_RESUMES)
+    return bool(keys) and f"{_RESUMES}{replay(store, name).sessions:08d}" in keys
+
+
 class _Order(msgspec.Struct, frozen=True):
     trials: tuple[int, ...]
     what: TrialOrder
@@ -255,6 +271,7 @@ class _Order(msgspec.Struct, frozen=True):
 
 _ORDERS = "control/trials-"
 _RETRIES = "control/retry-failed-"
+_RESUMES = "control/resume-"
 
 
 def prepare(

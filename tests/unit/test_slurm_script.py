@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
+from regrow.apps.agent.request import Request
+from regrow.apps.agent.take_part import take_part
 from regrow.flows.agents import AgentRun, RunRequest, in_words
 from regrow.infra.clusters.agents import Agent, AgentWork
 from regrow.infra.clusters.description import Cluster, Slurm
 from regrow.infra.clusters.slurm import SlurmEngine, job_ends, script
 from regrow.infra.log.log import Log
-from regrow.infra.state.experiments import retry_requested
+from regrow.infra.log.reading import replay
+from regrow.infra.state.experiments import resume_requested, retry_requested
 from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed, encode
@@ -245,6 +248,30 @@ def test_failed_trials_are_tried_again_by_agents_unless_some_run_the_experiment_
     assert "--retry-failed" not in run.work(again).words, "no element would ever do anything else"
     run.submit(again, run.end_of(order))
     assert retry_requested(store, name)
+
+
+def test_what_was_stopped_is_continued_once_and_not_by_each_later_start_of_an_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_queue(tmp_path, monkeypatch)
+    run = AgentRun(
+        cluster=parsed(), engine=SlurmEngine(parsed()), file=Path("slurm.yaml"), say=print
+    )
+    begun = failing(simulated(schedule="fifo", trials=2), (0, 2)).events[:2]
+    places = Places.at(str(tmp_path / "state"))
+    store, name = places.store("simulated"), "simulated"
+    log, stopped = Log.open(store), Closed(t=1.0, status="stopped")
+    log.claim([encode(one) for one in (*begun, stopped)])
+    spec = replay(store, name).spec
+    order = RunRequest(spec=spec, file=tmp_path / "a.yaml", places=places)
+    agent = Request(name=name, places=places, spec=None, trials=None, command=())
+    assert take_part(agent, print).status == "stopped"
+    run.submit(order, run.end_of(order))
+    assert resume_requested(store, name)
+    assert "--resume" not in run.work(order, stopped).words
+    log.claim([encode(one) for one in (begun[1], stopped)])
+    assert not resume_requested(store, name)
+    assert take_part(agent, print).status == "stopped", "a machine that was off meanwhile"
 
 
 @pytest.mark.parametrize(

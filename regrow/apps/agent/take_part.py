@@ -21,7 +21,12 @@ from regrow.infra.machine import capacity
 from regrow.infra.ray.labels import MARKET_LABEL
 from regrow.infra.state.agents import AgentMember
 from regrow.infra.state.driver_lock import already, runs
-from regrow.infra.state.experiments import prepare, request_retry, retry_requested
+from regrow.infra.state.experiments import (
+    prepare,
+    request_retry,
+    resume_requested,
+    retry_requested,
+)
 from regrow.search.events import Closed
 from regrow.tasks.errors import RegrowError
 
@@ -106,7 +111,11 @@ def _over_before(request: Request, say: Callable[[str], None]) -> AgentEnd | Non
     # an agent that claims the lead would end a driver that is none, and that nobody has lost
     if not (led or isinstance(last, Closed)) and runs(request.places, request.name):
         raise already(request.places, request.name)
-    if isinstance(last, Closed) and last.status == "stopped" and not request.stopped:
+    if (
+        isinstance(last, Closed)
+        and last.status == "stopped"
+        and not (request.stopped or resume_requested(store, request.name))
+    ):
         why = f"{ended(request.name, last.status)} by its user; `--resume` continues it"
         return AgentEnd(why=why, status=last.status)
     if last is None or not (isinstance(last, Closed) or request.spec is not None):
