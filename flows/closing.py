@@ -61,7 +61,7 @@ and the next session closes it.
 """
 
 
-def finished(
+def record_ending(
     session: Session,
     flow_run_id: UUID,
     coordinator: Any,
@@ -79,7 +79,7 @@ def finished(
     if cluster.get(recorder.finish.remote()):
         # this process has loaded most of what the report needs, and only waits now
         background.start(_give_files, recorder, history, places, name="final-files")
-    trouble = _drained(session, recorder, last, asked)
+    trouble = _await_recorder(session, recorder, last, asked)
     for line in cluster.get(recorder.remarks.remote()):
         session.say(line)
     if trouble:
@@ -111,7 +111,7 @@ def finished(
     return history
 
 
-def _drained(session: Session, recorder: Any, last: int, asked: Interrupts) -> str | None:
+def _await_recorder(session: Session, recorder: Any, last: int, asked: Interrupts) -> str | None:
     """Wait until MLflow has the log up to segment `last`; return what prevents that in time."""
     announced, began = False, time.monotonic()
     while True:

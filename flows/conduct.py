@@ -15,7 +15,7 @@ from prefect.context import FlowRunContext
 
 from regrow.flows import gpus
 from regrow.flows.attempts import Attempts
-from regrow.flows.closing import finished
+from regrow.flows.closing import record_ending
 from regrow.flows.coordinator.actor import RayCoordinatorClient, lost, start_coordinator
 from regrow.flows.coordinator.claim import SessionOpening
 from regrow.flows.coordinator.relay import relays
@@ -104,13 +104,15 @@ def conduct(
                     store,
                     there,
                 ).run()
-            history = finished(session, flow_run.id, coordinator, recorder, client, attempts, asked)
+            history = record_ending(
+                session, flow_run.id, coordinator, recorder, client, attempts, asked
+            )
     ray.kill(recorder)
     ray.kill(coordinator)
     return status, history
 
 
-def _snapshot(session: Session) -> dict[str, str]:
+def _save_code(session: Session) -> dict[str, str]:
     """Keep the code in the state. Returns what the log records of that; nothing if the store is
     out of reach, which the session finds out by itself.
     """
@@ -135,7 +137,7 @@ def _opening(session: Session, ray_cluster: cluster.RayCluster, flow_run: str) -
     if described is not None and (line := code_changed(described, recorded)):
         session.say(line)
     if prepared.folder is not None:
-        recorded = {**recorded, **_snapshot(session)}
+        recorded = {**recorded, **_save_code(session)}
     fixed = scaling.most(spec) is not None
     if (fixed or session.agent) and (line := shortage(spec, ray_cluster)) is not None:
         session.say(line)

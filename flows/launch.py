@@ -90,7 +90,7 @@ def launch(session: Session) -> None:
             with within({**home, **server.server.environment()}):
                 if session.typed is None:
                     settings_read_again()
-                _run(session, server)
+                _run_on_cluster(session, server)
         finally:
             server.close()
 
@@ -183,7 +183,7 @@ def _check_machine(session: Session) -> None:
             session.alert(line)
 
 
-def _run(session: Session, server: Any) -> None:
+def _run_on_cluster(session: Session, server: Any) -> None:
     """Join or start a cluster while Prefect loads, run the flow, and end the servers."""
     spec = session.prepared.spec
     # Importing Prefect takes 1.5 s, during which Ray's processes start. Two threads must not import

@@ -98,7 +98,7 @@ def resolved(
 
     Raises UserError or SpecError for what cannot be run.
     """
-    given = _given(name, spec, event, trials)
+    given = _parsed_spec(name, spec, event, trials)
     if when is None:
         return Resolved(name=name, spec=given, trials=trials, schedule=name)
     try:
@@ -115,7 +115,7 @@ def resolved(
         )
     chosen = str(flow_run.labels.get(EXPERIMENT, ""))
     if not chosen:
-        chosen = run_name(name, _due(flow_run, how), _taken(client, flow_run, places))
+        chosen = run_name(name, _due_time(flow_run, how), _names_in_use(client, flow_run, places))
         client.update_flow_run_labels(flow_run_id, {EXPERIMENT: chosen})
     if flow_run.name != chosen:
         client.update_flow_run(flow_run_id, name=chosen)
@@ -124,7 +124,7 @@ def resolved(
     if found.created is not None:  # a retry keeps the warm start of the beginning
         starts = list(specification(found.created, found.opened).warm_start)
     else:
-        starts, lines = _warm(places, given, before(name, chosen, places.experiments()))
+        starts, lines = _warm_starts(places, given, before(name, chosen, places.experiments()))
     own = {
         "name": chosen,
         "seed": run_seed(given.seed, chosen),
@@ -164,7 +164,7 @@ def _continued(
     return Resolved(name=name, spec=given, trials=int(total), schedule=name, when=how)
 
 
-def _given(
+def _parsed_spec(
     name: str, spec: dict[str, Any] | str | None, event: dict[str, Any] | None, trials: int | None
 ) -> Spec | None:
     """Return the specification in the parameters; None continues an existing experiment."""
@@ -175,7 +175,7 @@ def _given(
     return parsed if own == {"name": parsed.name} else Spec.parse({**parsed.to_json(), **own})
 
 
-def _due(flow_run: FlowRun, how: When) -> datetime:
+def _due_time(flow_run: FlowRun, how: When) -> datetime:
     """Return when the run is due, in the time zone of its schedule."""
     try:
         zone = ZoneInfo(how.timezone or "UTC")
@@ -186,7 +186,7 @@ def _due(flow_run: FlowRun, how: When) -> datetime:
     return (flow_run.expected_start_time or flow_run.created or datetime.now(UTC)).astimezone(zone)
 
 
-def _taken(client: SyncPrefectClient, flow_run: FlowRun, places: Places) -> Collection[str]:
+def _names_in_use(client: SyncPrefectClient, flow_run: FlowRun, places: Places) -> Collection[str]:
     """Return names of experiments, and of those that other runs have not created yet."""
     names = set(places.experiments())
     if flow_run.deployment_id is not None:
@@ -202,7 +202,7 @@ def _taken(client: SyncPrefectClient, flow_run: FlowRun, places: Places) -> Coll
     return names
 
 
-def _warm(
+def _warm_starts(
     places: Places, spec: Spec, earlier: list[str]
 ) -> tuple[list[WarmStart], tuple[str, ...]]:
     """Return the warm starts of a new experiment: those of its file, and the latest of `earlier`

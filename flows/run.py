@@ -78,19 +78,19 @@ def run(
                 when=when,
                 event=event,
             )
-        session = _requested(places, this, code, flow_run, retry_failed=retry_failed)
+        session = _session_of(places, this, code, flow_run, retry_failed=retry_failed)
     prepared = session.prepared
     chosen = [prepared.choice.describe()] if prepared.choice is not None and prepared.auto else []
     learns = [f"learns from {line}" for line in prepared.advisers]
     for line in (*prepared.changes, *chosen, *prepared.shortened, *learns):
         session.say(line)
-    ended = _driven(session)
+    ended = _drive(session)
     if not ended.is_cancelled():
         session.after(session.say)
     return ended
 
 
-def _requested(
+def _session_of(
     places: Places, this: Resolved, code: str | None, flow_run: UUID, *, retry_failed: bool
 ) -> Session:
     """Return the session of a flow run that Prefect started."""
@@ -115,7 +115,7 @@ def _requested(
     return session
 
 
-def _driven(session: Session) -> State[None]:
+def _drive(session: Session) -> State[None]:
     """Run the experiment to the end of its session."""
     prepared = session.prepared
     by_agent = bool(session.agent)

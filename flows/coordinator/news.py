@@ -51,22 +51,7 @@ def observe(
     if rows := [row for row in progress.rows if row.step > trial.step]:
         exact = {row.step: progress.exact[row.step] for row in rows if row.step in progress.exact}
         ledger.record(Reported(t=now, **lease, rows=rows, exact=exact or None))
-    refused: dict[str, str] = {}
-    for question in progress.asked:
-        if question.name in ledger.history.trials[progress.trial].config:
-            continue
-        if not suggests(ledger.history.spec.search):
-            refused[question.name] = (
-                f"{question.name!r}: values are asked for with `search: define_by_run` alone"
-            )
-            continue
-        first = ledger.history.asked_first.get(question.name, question.distribution)
-        if problem := _clash(question.name, first, question.distribution):
-            refused[question.name] = problem
-        else:
-            ledger.record(
-                Asked(t=now, **lease, name=question.name, distribution=question.distribution)
-            )
+    refused = _record_questions(ledger, progress, now)
     if progress.noted:
         ledger.record(Noted(t=now, **lease, attributes=progress.noted))
     for saved in progress.saved:
@@ -85,6 +70,35 @@ def observe(
         ledger.record(
             msgspec.structs.replace(ended, t=now, **lease, by="attempt", narrower=False, **fields)
         )
+    return refused
+
+
+def _record_questions(ledger: Ledger, progress: Progress, now: float) -> dict[str, str]:
+    """Record which values the trial asks for, except those that it has. Return why others are
+    refused, by parameter.
+    """
+    refused: dict[str, str] = {}
+    for question in progress.asked:
+        if question.name in ledger.history.trials[progress.trial].config:
+            continue
+        if not suggests(ledger.history.spec.search):
+            refused[question.name] = (
+                f"{question.name!r}: values are asked for with `search: define_by_run` alone"
+            )
+            continue
+        first = ledger.history.asked_first.get(question.name, question.distribution)
+        if problem := _clash(question.name, first, question.distribution):
+            refused[question.name] = problem
+        else:
+            ledger.record(
+                Asked(
+                    t=now,
+                    trial=progress.trial,
+                    attempt=progress.attempt,
+                    name=question.name,
+                    distribution=question.distribution,
+                )
+            )
     return refused
 
 

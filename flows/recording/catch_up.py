@@ -117,13 +117,17 @@ def record_missing(
             runs.noted(noted)
             sink.write([runs.parent()], max(number, cursor))
         if killed and not runs_here(places, name):
-            killed_now: dict[str, Any] = {"status": "KILLED", "end_ms": int(time.time() * 1000)}
-            killed_now |= {"params": {}, "tags": {}, "metrics": ()}
-            left = [one for one in runs.current() if one.status == "RUNNING"]
-            sink.write([replace(one, **killed_now) for one in left], max(number, cursor))
+            sink.write(_killed(runs), max(number, cursor))
         return written
     finally:
         sink.close()
+
+
+def _killed(runs: TrialRuns) -> list[updates.RunUpdate]:
+    """Return updates that end the runs that are shown as running."""
+    killed: dict[str, Any] = {"status": "KILLED", "end_ms": int(time.time() * 1000)}
+    killed |= {"params": {}, "tags": {}, "metrics": ()}
+    return [replace(one, **killed) for one in runs.current() if one.status == "RUNNING"]
 
 
 def write_notes(places: Places, name: str) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 import shlex
 import sys
@@ -25,6 +26,7 @@ from regrow.infra.machine import private_files
 from regrow.infra.machine.commands import run
 from regrow.infra.machine.supervised import last_lines, until
 from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.output.traces import one_line
 
 SIGNAL_SECONDS = 120
 """Seconds before its time limit at which an element is asked to leave. Slurm itself may take 60 s
@@ -207,8 +209,14 @@ class SlurmEngine:
         file = self._folder.make().engine / f"{work.experiment}.sbatch"
         private_files.replace(file, text)
         output = _run("sbatch", "--parsable", "--export=ALL", str(file))
+        jobs = re.findall(r"^(\d+)(?:;.*)?$", output, re.MULTILINE)
+        if not jobs:
+            raise RegrowError(
+                f"sbatch printed no number of a job, but {one_line(output)[:200]!r}; squeue shows"
+                " whether one was submitted"
+            )
         made = Array(
-            job=output.strip().partition(";")[0],
+            job=jobs[-1],
             experiment=work.experiment,
             state=work.state,
             comment=comment,
@@ -237,7 +245,10 @@ class SlurmEngine:
         )
         found = []
         for line in output.splitlines():
-            job, index, state, node, ran, reason, comment = line.split(_MARK, len(_FIELDS) - 1)
+            fields = line.split(_MARK, len(_FIELDS) - 1)
+            if len(fields) < len(_FIELDS):
+                continue  # a notice, as sites print them
+            job, index, state, node, ran, reason, comment = fields
             if (array := arrays.get((job, comment))) is not None:
                 element = Agent(
                     name=f"{job}_{index}",

@@ -30,6 +30,7 @@ from regrow.infra.machine.versions import versions
 from regrow.infra.stores import open_root
 from regrow.search.errors import SpecError
 from regrow.tasks.errors import RegrowError
+from regrow.tasks.output.traces import one_line
 from regrow.tasks.process import background
 
 Done = subprocess.CompletedProcess[bytes]
@@ -175,6 +176,8 @@ class SshEngine:
         found = []
         for remote, done in self._all(self._remotes(), command, _LOOK_SECONDS):
             *lines, t = done.stdout.decode(errors="replace").split("\n")[:-1] or ["0"]
+            if done.returncode == 0 and not t.isdecimal():  # not what was asked for
+                lines, t = [*lines, t], "0"
             if done.returncode != 0:
                 lines, t = [f"cannot be reached: {_last(done)}"], "0"
             shown = [line for line in lines if line]
@@ -410,8 +413,11 @@ def _trouble(done: Done, *, made: bool) -> tuple[str, str] | None:
     `made`: the environment is made by regrow there, so without one nothing was ever started.
     """
     # 127: the shell did not find the command
-    if done.returncode == 0 or (done.returncode == 127 and made):
+    if (done.returncode == 0 and _reply(done)) or (done.returncode == 127 and made):
         return None
+    if done.returncode == 0:  # another program than a shell, or what a shell printed
+        said = one_line(done.stdout.decode(errors="replace"))[:200]
+        return "does not answer", f"printed {said!r}"
     return ("cannot be reached" if done.returncode == UNREACHABLE else "does not answer"), _last(
         done
     )

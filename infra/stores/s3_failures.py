@@ -108,6 +108,10 @@ def failure(error: BaseException) -> Failure | None:
             return Failure(kind=Kind.AWAY, why="no server answers")
         case boto.ReadTimeoutError() | asyncio.TimeoutError():
             return Failure(kind=Kind.BUSY, why="no answer in time")
+        case boto.HTTPClientError(kwargs={"error": OSError() | ValueError() as why}) if (
+            unsent := _unsent(why)
+        ):
+            return unsent
         case (
             boto.HTTPClientError()
             | boto.IncompleteReadError()
@@ -125,6 +129,16 @@ def failure(error: BaseException) -> Failure | None:
             return Failure(kind=Kind.UNUSABLE, why=str(error))
         case _ if type(error).__module__.startswith("botocore"):
             return Failure(kind=Kind.BUSY, why=type(error).__name__)
+    return None
+
+
+def _unsent(why: OSError | ValueError) -> Failure | None:
+    """Return what kept a request from being sent at all, None for nothing."""
+    if isinstance(why, FileNotFoundError | PermissionError):
+        text = f"its file of certificates cannot be read ({why.strerror})"
+        return Failure(kind=Kind.UNUSABLE, why=text)
+    if isinstance(why, ValueError) and "header" in str(why):  # a key that ends in a line break
+        return Failure(kind=Kind.REFUSED, why=str(why))
     return None
 
 
@@ -160,7 +174,8 @@ _MESSAGES = {
         "{server} cannot create an object on the condition that it is not there; use an S3 that can"
     ),
     Kind.UNUSABLE: (
-        "{bucket} cannot be used: {why}; correct AWS_PROFILE, AWS_REGION or AWS_ENDPOINT_URL_S3"
+        "{bucket} cannot be used: {why}; correct AWS_PROFILE, AWS_REGION, AWS_CA_BUNDLE or"
+        " AWS_ENDPOINT_URL_S3"
     ),
     Kind.AWAY: (
         "no S3 at {server} for {bucket}: {why}; start that server, or correct AWS_ENDPOINT_URL_S3"

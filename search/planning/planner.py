@@ -50,7 +50,7 @@ from regrow.search.planning.checkpoints import interval, surplus
 from regrow.search.planning.learning import by_experiment, first_configurations
 from regrow.search.planning.market import next_market, next_to_leave, why_withdrawn
 from regrow.search.planning.results import Results
-from regrow.search.planning.scheduling import Scheduling, theirs
+from regrow.search.planning.scheduling import Scheduling, naming_user_code
 from regrow.search.planning.stopping import why_enough, why_failed
 from regrow.search.planning.suggesting import expected, next_queued, suggestion
 from regrow.search.planning.untried import Untried, applies
@@ -94,26 +94,28 @@ class Planner:
         """Trials whose attempt has reached the step of a decision, in that order."""
         self._untried: Untried | None = None
         """The configurations proposed so far; None if a configuration may be proposed twice."""
-        self._grown: set[int] = set()
+        self._with_surplus: set[int] = set()
         """Trials that may have surplus checkpoints. All others have none to drop."""
         self._passed: Counter[int] = Counter()
         """By trial, how many decisions its last report has triggered. A report can pass any number
         of decision steps where steps are counted by a metric.
         """
-        self._failed_now = 0
+        self._failed_in_session = 0
         self._hold: Hold = ""
         self.held = False
         """Whether decisions wait until the end of a trial was dealt with."""
-        self._reported_now = False
+        self._reported_in_session = False
         self.wanted: Wanted | None = None
         """What the last `next` needs of an external sampler; None for nothing."""
 
     def apply(self, event: AnyEvent) -> None:
         """Fold in an event. Raises IllegalMove, and changes nothing, if it is not allowed."""
-        grown = self._grown_by(event)
+        grown = self._with_surplus_after(event)
         self.history.apply(event)
         if grown:
-            self._grown = grown | {one for one in self._grown - grown if self._surplus(one)}
+            self._with_surplus = grown | {
+                one for one in self._with_surplus - grown if self._surplus(one)
+            }
         self._scheduling.apply(event)
         self._results.apply(event)
         match event:
@@ -122,13 +124,13 @@ class Planner:
             case Proposed() if self._untried is not None:
                 self._untried.note(event.config)
             case Reported():
-                self._reported_now = True
+                self._reported_in_session = True
                 self._passed.pop(event.trial, None)
                 self._note_due(event.trial)
             case Began():
                 self._note_due(event.trial)
             case Opened(by="driver"):
-                self._failed_now, self._reported_now = 0, False
+                self._failed_in_session, self._reported_in_session = 0, False
             case Decided():
                 self._due.remove(event.trial)
                 self._passed[event.trial] += 1
@@ -140,7 +142,7 @@ class Planner:
             case Ended():
                 if event.trial in self._due:
                     self._due.remove(event.trial)
-                self._failed_now += self._has_failed(event.trial)
+                self._failed_in_session += self._has_failed(event.trial)
             case _:
                 pass
         self._hold_after(event)
@@ -171,7 +173,7 @@ class Planner:
         history, self.wanted = self.history, None
         if history.opened is None or history.closed is not None or self.held:
             return None
-        with theirs(history.spec):
+        with naming_user_code(history.spec):
             return (
                 self._suggest(now)
                 or self._declare_lost(now)
@@ -301,7 +303,7 @@ class Planner:
             verdict = self._within_budget(trial, attempt.until, verdict)
             until, time = verdict.until, trial.curve.time
             if self._passed[number] >= MOST_PASSED and until is not None and until <= time:
-                until = self._first(number, time)
+                until = self._next_decision(number, time)
                 verdict = replace(verdict, until=until)
             if until is not None and until <= attempt.until:
                 decides = f"decides on trial {number} at step {attempt.until}"
@@ -311,7 +313,7 @@ class Planner:
             return self._decided(now, trial, attempt.number, attempt.until, verdict)
         return None
 
-    def _first(self, trial: int, after: int) -> int | None:
+    def _next_decision(self, trial: int, after: int) -> int | None:
         """Return the step of the next decision after `after`. Raises SpecError for no step."""
         step = self._scheduler.first(trial, after)
         if self.history.spec.own_scheduler:
@@ -324,7 +326,7 @@ class Planner:
             return verdict
         until = verdict.until
         if verdict.action == "restart":
-            until = self._first(trial.number, step)
+            until = self._next_decision(trial.number, step)
         if budget.may_continue(self.history, trial, until):
             return verdict
         why = "the rest of the budget is for better trials"
@@ -340,7 +342,7 @@ class Planner:
         if verdict.source is not None:
             manifests = self.history.trials[verdict.source].usable
             if not manifests:
-                until = self._first(trial.number, step)
+                until = self._next_decision(trial.number, step)
                 verdict = Verdict(until=until, why=f"{verdict.why}, which has no checkpoint")
         return Decided(
             t=now,
@@ -371,7 +373,7 @@ class Planner:
         return verdict
 
     def _retain(self, now: float) -> AnyEvent | None:
-        for number in sorted(self._grown):
+        for number in sorted(self._with_surplus):
             if manifests := self._surplus(number):
                 return Dropped(t=now, trial=number, manifests=manifests)
         return None
@@ -432,12 +434,15 @@ class Planner:
         if (why := why_enough(history.spec.stop, history, now)) is not None:
             return Closing(t=now, status="finished", why=why, by="planner")
         if (reason := limits.why_not_kept(history)) is not None:
-            return _limited(now, reason, status="failed")
+            return _closing_by(now, reason, status="failed")
         if (reason := limits.over(history, now)) is not None:
-            return _limited(now, reason)
-        hopeless = self._failed_now >= min(HOPELESS, history.total) and not self._reported_now
+            return _closing_by(now, reason)
+        hopeless = (
+            self._failed_in_session >= min(HOPELESS, history.total)
+            and not self._reported_in_session
+        )
         if hopeless and history.spec.stop.failures is None:
-            why = f"{self._failed_now} trials failed and none reported anything"
+            why = f"{self._failed_in_session} trials failed and none reported anything"
             return Closing(t=now, status="failed", why=why, by="planner")
         if complete and all(not history.by_state[s] for s in TrialState if not s.final):
             good = history.by_state[TrialState.DONE] or history.by_state[TrialState.STOPPED]
@@ -457,11 +462,11 @@ class Planner:
         if not has_room(history):
             return None
         refused = None
-        for number in self._next(now, complete=complete):
+        for number in self._startable(now, complete=complete):
             if number in history.running:
                 return None  # its own slot is about to be free; no other trial may take its turn
             trial = history.trials[number]
-            until = self._first(number, trial.decided)
+            until = self._next_decision(number, trial.decided)
             refused = limits.why_not(history, trial, until, now)
             if refused is None:
                 return self._started(now, trial)
@@ -472,7 +477,7 @@ class Planner:
             failed = history.trials and history.ended == len(history.by_state[TrialState.FAILED])
             used_up = refused.limit == "budget" and not history.held
             status: Status = "failed" if failed and used_up else "finished"
-            return None if history.running else _limited(now, refused, status)
+            return None if history.running else _closing_by(now, refused, status)
         if complete:
             return None
         if (proposed := self._propose(now, len(history.trials))) is not None:
@@ -483,7 +488,7 @@ class Planner:
         # If the sampler has nothing left to try, no further trial will be proposed.
         return self._advance(now, complete=True)
 
-    def _next(self, now: float, *, complete: bool) -> Iterator[int]:
+    def _startable(self, now: float, *, complete: bool) -> Iterator[int]:
         """Yield the trials that may start, the most urgent first: the one that is ready, and the
         paused one that the scheduler continues.
         """
@@ -536,7 +541,7 @@ class Planner:
             t=now,
             trial=trial.number,
             attempt=len(trial.attempts) + 1,
-            until=self._first(trial.number, trial.decided),
+            until=self._next_decision(trial.number, trial.decided),
             checkpoints=[*others, *trial.usable],
             avoid_spot=seldom_spot and trial.evictions >= history.spec.retries.spot,
             market=next_market(history, trial, now),
@@ -650,7 +655,7 @@ class Planner:
             history.trials[number], history.spec.checkpoint, history.objective.sign, history.pinned
         )
 
-    def _grown_by(self, event: AnyEvent) -> set[int]:
+    def _with_surplus_after(self, event: AnyEvent) -> set[int]:
         """Return the trials that may have surplus checkpoints after this event."""
         grown: set[int] = {event.trial} if isinstance(event, _SAVING) else set()
         if isinstance(event, _CLONING) and 0 <= event.trial < len(self.history.trials):
@@ -661,6 +666,6 @@ class Planner:
         return grown
 
 
-def _limited(now: float, reason: limits.Reason, status: Status = "finished") -> Closing:
+def _closing_by(now: float, reason: limits.Reason, status: Status = "finished") -> Closing:
     """Return the end of a session by a limit."""
     return Closing(t=now, status=status, why=reason.why, by="planner", limit=reason.limit)

@@ -81,7 +81,7 @@ class Scheduling:
         if self._scheduler is None:
             self._put_off += found
             return
-        with theirs(self._history.spec):
+        with naming_user_code(self._history.spec):
             for news in found:
                 self._scheduler.apply(news)
             self._note_end(event.t)
@@ -138,7 +138,7 @@ class Scheduling:
 
 
 @contextmanager
-def theirs(spec: Spec) -> Iterator[None]:
+def naming_user_code(spec: Spec) -> Iterator[None]:
     """Report the user's sampler's or scheduler's exceptions as SearchCodeError, naming it."""
     try:
         yield

@@ -1,7 +1,6 @@
 """The port between the planner and a scheduler: one fold, four questions, and their records.
 
-Each scheduler is one file beside this one, and is named in `__init__.py`. Optional parts are at the
-end of the port, and in `ahead.py`.
+Each scheduler is a file beside this one, named in `__init__.py`. `ahead.py` has two optional parts.
 """
 
 from __future__ import annotations
@@ -218,11 +217,10 @@ class Foreseeing(Protocol):
 class Scheduler:
     """Base class of schedulers. By default every trial runs to its end; override what differs.
 
-    `apply` calls one method for each kind of event; a scheduler overrides those it needs. It is
-    constructed with a Setting. Its options are the keyword-only parameters of its class; a value
-    must have the type of the default. `search/options.py` has checks of ranges. A SpecError that
-    names an option is reported as one of the specification. Class attributes state what a scheduler
-    needs.
+    `apply` calls one method for each kind of event; a scheduler overrides those it needs. Its
+    options are the keyword-only parameters of its class; a value must have the type of the default.
+    `search/options.py` has checks of ranges. A SpecError that names an option is reported as one of
+    the specification. Class attributes state what a scheduler needs.
     """
 
     needs_max_steps = True

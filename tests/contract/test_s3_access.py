@@ -73,6 +73,21 @@ def test_a_wrong_secret_and_none_at_all_are_told_apart(
         at(proxy).list("")
 
 
+def test_what_cannot_be_sent_at_all_is_no_cut_connection(
+    proxy: Proxy, environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv("AWS_ACCESS_KEY_ID", "key\nkey")
+    environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with pytest.raises(UserError, match=r"does not accept the credentials.*header"):
+        at(proxy).list("")
+    environment.setenv("AWS_CA_BUNDLE", "/nowhere")
+    with (
+        proxied(proxy.server_port) as another,  # another address: a client of its own
+        pytest.raises(UserError, match=r"file of certificates.*AWS_CA_BUNDLE"),
+    ):
+        at(another).list("")
+
+
 def test_credentials_that_expire_are_waited_for_once_they_were_good(
     proxy: Proxy, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -183,7 +198,7 @@ def test_a_store_goes_to_other_processes_without_credentials(
 def test_what_is_larger_than_memory_streams_both_ways(
     server: s3_server.S3Server, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    source, size = tmp_path / "source", 256 << 20
+    source, size = tmp_path / "source", 192 << 20
     with source.open("wb") as file:
         for _ in range(size >> 20):
             file.write(os.urandom(1 << 20))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -65,6 +65,7 @@ class Desk:
     folder: Path
     environment: dict[str, str]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    LOOK_SECONDS: ClassVar[float] = 0.01
 
     def write(
         self, name: str, *, train: str | None = None, seconds: float = 0.1, **changes: Any
@@ -140,23 +141,30 @@ class Desk:
         ).raise_for_status()
         return answer.json() if answer.content else None
 
+    def task_runs(self, name: str) -> list[dict[str, Any]]:
+        """Those of an experiment, as Prefect has them."""
+        (flow_run,) = {e["flow_run"] for e in self.events(name) if e.get("flow_run")}
+        of_it = {"flow_runs": {"id": {"any_": [flow_run]}}}
+        return list(self.prefect("POST", "task_runs/filter", json=of_it))
+
     def show(self, name: str) -> dict[str, Any]:
         """What `regrow show NAME --json` prints."""
-        view: dict[str, Any] = json.loads(self._printed("show", name, "--json"))
+        view: dict[str, Any] = json.loads(self.look("show", name, "--json"))
         return view
 
     def points(self, name: str) -> list[dict[str, Any]]:
         """What `regrow trials NAME --history --json` prints."""
-        lines = self._printed("trials", name, "--history", "--json").splitlines()
+        lines = self.look("trials", name, "--history", "--json").splitlines()
         return [json.loads(line) for line in lines]
 
-    def _printed(self, *arguments: str) -> str:
+    def look(self, *arguments: object) -> str:
         """What a command that only reads prints, run in this process: another one would take a
         second to start.
         """
         root = self.environment.get("REGROW_STATE", str(self.folder / ".regrow"))
         with redirect_stdout(io.StringIO()) as printed:
-            app([*arguments, "--state", root], standalone_mode=False)
+            code = app([*map(str, arguments), "--state", root], standalone_mode=False)
+        assert not code, printed.getvalue()
         return printed.getvalue()
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -174,19 +182,19 @@ class Desk:
         Read again only when it has changed: else a test would take a third of a core from what it
         waits for.
         """
-        folder, seen = self.folder / ".regrow" / name / "log", None
+        seen: object = None
         while process.poll() is None:
-            try:
-                there = sorted(
-                    (segment.name, segment.stat().st_size) for segment in folder.glob("*.jsonl")
-                )
-                if there != seen:
+            with suppress(FileNotFoundError, json.JSONDecodeError):
+                if (there := self._extent(name)) != seen:
                     if sum(e["event"] == kind for e in self.events(name)) >= count:
                         return
                     seen = there
-            except (FileNotFoundError, json.JSONDecodeError):
-                pass
-            time.sleep(0.01)
+            time.sleep(self.LOOK_SECONDS)
+
+    def _extent(self, name: str) -> object:
+        """What is another once the log is."""
+        segments = (self.folder / ".regrow" / name / "log").glob("*.jsonl")
+        return sorted((segment.name, segment.stat().st_size) for segment in segments)
 
     @staticmethod
     def _command(arguments: tuple[object, ...]) -> list[str]:

@@ -208,7 +208,7 @@ def test_each_fault_of_a_trainable_fails_its_own_trial_secrets_are_nowhere_and_a
     view = desk.show("faults")
     assert view["status"] == "finished"
     assert sum(view["counts"].values()) == len(kinds)
-    assert "all as recorded" in desk.run("verify", "faults").stdout
+    assert "all as recorded" in desk.look("verify", "faults")
     assert await_no_process(desk.folder) == []
 
 
@@ -251,7 +251,7 @@ def test_what_needs_the_trainable_or_the_cluster_is_told_before_a_trial_starts(
         "only the user's own frame"
     )
     assert not any("regrow" in frame.replace(str(desk.folder), "") for frame in before)
-    assert "no experiments" in desk.run("ls").stdout
+    assert "no experiments" in desk.look("ls")
     assert await_no_process(desk.folder) == []
 
 

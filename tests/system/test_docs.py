@@ -19,7 +19,7 @@ import pytest
 from tests.system.browser import chromium
 from tests.system.reader import ROOT, Page, Reader, pages
 
-TUTORIAL, SERVERS = "docs/tutorial.md", "docs/how-to/servers.md"
+SERVERS = "docs/how-to/servers.md"
 FOLLOWED = sorted(
     (page for page in pages() if page.has_commands),
     key=lambda page: SERVERS in (page.name, page.after),
@@ -55,8 +55,7 @@ class Readers:
         self._readers[page.name] = reader
         self.followed.add(page.name)
         own = reader.environment
-        about = page.name != TUTORIAL and "Prefect" in page.path.read_text()
-        if page.name not in AT_NIGHT and not about:
+        if page.name not in AT_NIGHT:
             reader.environment = {**own, **self._prefect}
         reader.follow(page)
         reader.environment = own

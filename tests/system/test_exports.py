@@ -106,7 +106,8 @@ def exported(
         assert process.returncode == 0, said
         rest, _ = script.communicate("\n", timeout=60)
         assert script.returncode == 0
-        desk.run("export", "exported", "--tensorboard", "tb", "--optuna", "sqlite:///x.db")
+        study = f"sqlite:///{desk.folder}/x.db"
+        desk.look("export", "exported", "--tensorboard", desk.folder / "tb", "--optuna", study)
         yield Exported(desk=desk, midway=midway, script=[first.strip(), *rest.splitlines()])
 
 
@@ -243,8 +244,8 @@ def test_tensorboard_shows_every_trial_with_its_curve_and_its_hyperparameters(
 
 def test_the_csv_is_the_trials(exported: Exported) -> None:
     desk = exported.desk
-    desk.run("trials", "exported", "trials.csv", "--csv")
-    desk.run("trials", "exported", "--history", "--parquet", "steps.parquet")
+    desk.look("trials", "exported", desk.folder / "trials.csv", "--csv")
+    desk.look("trials", "exported", "--history", "--parquet", desk.folder / "steps.parquet")
     with (desk.folder / "trials.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row, trial in zip(rows, desk.show("exported")["trials"], strict=True):
@@ -295,5 +296,5 @@ def test_a_result_is_opened_by_name_and_reads_on(exported: Exported) -> None:
     assert shown.startswith(
         f"<Result 'exported': finished, {TRIALS} of {TRIALS} trials ({TRIALS} done); best score "
     )
-    exported.desk.run("best", "exported", "--save", "saved")
+    exported.desk.look("best", "exported", "--save", exported.desk.folder / "saved")
     assert (exported.desk.folder / "saved" / "model.json").read_text() == model

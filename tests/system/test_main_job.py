@@ -29,7 +29,7 @@ def check_whole(desk: Desk, name: str, trials: int) -> dict[str, Any]:
         assert sorted(step for number, step in points if number == trial["number"]) == list(
             range(1, trial["steps"] + 1)
         )
-    assert "decisions recomputed, all as recorded" in desk._printed("verify", name)
+    assert "decisions recomputed, all as recorded" in desk.look("verify", name)
     return view
 
 

@@ -114,7 +114,7 @@ def check_paused(desk: Desk, name: str) -> dict[str, Any]:
     """A limit has ended it; everything recomputes, and what was done is saved and
     can be restored.
     """
-    assert "decisions recomputed, all as recorded" in desk.run("verify", name).stdout
+    assert "decisions recomputed, all as recorded" in desk.look("verify", name)
     view = desk.show(name)
     assert view["status"] == "finished"
     (closing,) = [e for e in desk.events(name) if e["event"] == "closing"][-1:]

@@ -235,7 +235,7 @@ def test_actors_that_find_no_room_in_their_trial_are_told_of_in_its_log(desk: De
     process = desk.start("run", "full.yaml")
     said = "wait for room: this trial's children have 3 bundles of cpu 0.5; raise resources.children.count, or start fewer"
     wait_for((desk.folder / ".regrow" / "full" / "log").exists, process)
-    wait_for(lambda: said in desk.run("logs", "full", "0").stdout, process)
+    wait_for(lambda: said in desk.look("logs", "full", 0), process)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 3
     assert await_no_process(desk.folder) == []

@@ -200,7 +200,7 @@ def test_a_study_that_is_killed_goes_on_with_the_same_suggestions_to_the_same_to
     killed(desk, "killed", trials, kills)
     assert ended(begin(desk, "killed", trials)) == twin
     assert suggested(desk.folder, "killed") == suggested(desk.folder, "twin")
-    assert "all as recorded" in desk.run("verify", "killed").stdout
+    assert "all as recorded" in desk.look("verify", "killed")
     again = [sys.executable, "-c", AGAIN]
     done = subprocess.run(
         again, cwd=desk.folder, env=desk.environment, capture_output=True, text=True, check=False
@@ -227,4 +227,4 @@ def test_a_script_that_is_killed_in_its_second_call_goes_on_there_and_finds_what
     assert caught.startswith(
         "trial 6 failed: ValueError: 'kind': CategoricalDistribution does not support dynamic value space."
     )
-    assert "all as recorded" in desk.run("verify", "calls").stdout
+    assert "all as recorded" in desk.look("verify", "calls")

@@ -17,6 +17,7 @@ import pytest
 
 from regrow.infra.prefect.server import prefect_server
 from regrow.infra.state.passwords import USER
+from regrow.tasks.errors import UserError
 from tests.system.conftest import Desk, desk_in
 from tests.system.test_losses import kill
 from tests.system.test_main_job import check_whole, doubled
@@ -93,7 +94,7 @@ class Told:
         """What `regrow logs` has of a trial."""
         return [
             json.loads(line)
-            for line in self.desk.run("logs", "story", trial, "--json").stdout.splitlines()
+            for line in self.desk.look("logs", "story", trial, "--json").splitlines()
         ]
 
 
@@ -264,7 +265,7 @@ def test_progress_and_result_are_artifacts_of_the_flow_run(told: Told) -> None:
     assert "data:image/png;base64," in page
     assert "| 0 | 1 | lost |" in page
     assert "bad &lt;luck&gt;" in page
-    best = json.loads(told.desk.run("best", "story", "--json").stdout)
+    best = json.loads(told.desk.look("best", "story", "--json"))
     assert f"x: {best['config']['x']}" in found["regrow-story-best"]["data"]
 
 
@@ -320,24 +321,20 @@ def test_the_killed_attempts_last_durable_words_are_kept(told: Told) -> None:
 
 
 def test_following_shows_the_same_and_ends_with_the_trial(told: Told) -> None:
-    assert told.followed == told.desk.run("logs", "story", 0).stdout
+    assert told.followed == told.desk.look("logs", "story", 0)
     assert told.followed.splitlines()[-1] == f"--- attempt 2 done at step {STEPS}"
 
 
 def test_a_failed_attempts_traceback_is_shown(told: Told) -> None:
-    said = told.desk.run("logs", "story", 2).stdout
+    said = told.desk.look("logs", "story", 2)
     assert "Traceback (most recent call last):" in said
     assert "ValueError: bad <luck>" in said
     assert said.splitlines()[-1] == "--- attempt 1 failed at step 1: ValueError: bad <luck>"
-    assert told.desk.run("logs", "story", 0, "--attempt", 1).stdout.count("--- ") == 2
+    assert told.desk.look("logs", "story", 0, "--attempt", 1).count("--- ") == 2
 
 
 def test_a_trial_that_is_not_there_is_told(told: Told) -> None:
-    assert (
-        "there is no trial 7 in 'story'; it has the trials 0 to 2"
-        in told.desk.run("logs", "story", 7, expect=2).stderr
-    )
-    assert (
-        "there is no attempt 2 of trial 1"
-        in told.desk.run("logs", "story", 1, "--attempt", 2, expect=2).stderr
-    )
+    with pytest.raises(UserError, match="no trial 7 in 'story'; it has the trials 0 to 2"):
+        told.desk.look("logs", "story", 7)
+    with pytest.raises(UserError, match="there is no attempt 2 of trial 1"):
+        told.desk.look("logs", "story", 1, "--attempt", 2)

@@ -147,7 +147,7 @@ def test_all_ways_to_start_processes_work_in_a_trial_and_in_the_next_one_of_the_
     desk.run("run", file)
     workers = set()
     for trial in (0, 1):
-        said = desk.run("logs", "ways", trial).stdout
+        said = desk.look("logs", "ways", trial)
         ways = dict(re.findall(r"WAY (.*): (True|False)$", said, re.MULTILINE))
         assert set(ways.values()) == {"True"}, said
         assert len(ways) == (14, 11)[trial], said
@@ -160,6 +160,6 @@ def test_all_ways_to_start_processes_work_in_a_trial_and_in_the_next_one_of_the_
         assert re.findall(r"LEFT (.*)", said) == ["[]"], said
     assert len(workers) == 1
     # A worker that was killed: what it left is ended before the next attempt begins.
-    assert re.findall(r"LEFT (.*)", desk.run("logs", "ways", 2, "--attempt", 2).stdout) == ["[]"]
+    assert re.findall(r"LEFT (.*)", desk.look("logs", "ways", 2, "--attempt", 2)) == ["[]"]
     assert [a["outcome"] for a in desk.show("ways")["trials"][2]["attempts"]] == ["lost", "done"]
     assert await_no_process(desk.folder) == []

@@ -212,9 +212,9 @@ def test_a_point_of_a_figure_leads_to_its_trial(rich: Reader) -> None:
     rich.page.locator("#table .open[aria-expanded=true]").click()
 
 
-def test_a_part_of_an_axis_keeps_the_lines_through_it(desk: Desk, chromium: Browser) -> None:
-    reader = Reader(chromium, desk.folder / "rich.html", width=1600)
-    page = reader.page
+@pytest.mark.parametrize("rich", [1600], indirect=True)
+def test_a_part_of_an_axis_keeps_the_lines_through_it(rich: Reader) -> None:
+    page = rich.page
     drawn = page.locator("#f-parallel_coordinates .js-line")
     whole = drawn.count()
     assert whole > 100
@@ -232,8 +232,7 @@ def test_a_part_of_an_axis_keeps_the_lines_through_it(desk: Desk, chromium: Brow
     assert 0 < drawn.count() < whole * 0.7
     page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     expect(drawn).to_have_count(whole)
-    assert reader.wrong == []
-    reader.close()
+    assert rich.wrong == []
 
 
 def test_the_lineage_of_a_population_is_drawn(desk: Desk, chromium: Browser) -> None:

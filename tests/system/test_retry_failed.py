@@ -32,7 +32,7 @@ def test_after_a_mended_mistake_failed_trials_go_on_as_further_attempts(desk: De
     assert "typo failed: 2 of 2 trials (2 failed)" in printed
     assert printed.splitlines()[-1] == FAILED
     assert desk.show("typo")["status"] == "failed"
-    assert desk._printed("show", "typo").count(FAILED) == 1
+    assert desk.look("show", "typo").count(FAILED) == 1
 
     (desk.folder / "work.py").write_text(TYPO.replace("factr", "1.0"))
     before = desk.events("typo")
@@ -53,10 +53,8 @@ def test_after_a_mended_mistake_failed_trials_go_on_as_further_attempts(desk: De
     ] == [[("failed", 0, 2), ("done", 2, 4)]] * 2
     assert view["wasted_steps"] == 0
     assert [session["changed"] for session in view["sessions"]] == [[], ["work.py"]]
-    (flow_run,) = {e["flow_run"] for e in desk.events("typo") if e.get("flow_run")}
-    of_it = {"flow_runs": {"id": {"any_": [flow_run]}}}
-    runs = desk.prefect("POST", "task_runs/filter", json=of_it)
-    assert [(run["run_count"], run["state_type"]) for run in runs] == [(2, "COMPLETED")] * 2
+    runs = [(run["run_count"], run["state_type"]) for run in desk.task_runs("typo")]
+    assert runs == [(2, "COMPLETED")] * 2
     assert mlflow(
         desk, "select status, count(*) from runs where lifecycle_stage = 'active' group by status"
     ) == [("FINISHED", 3)]

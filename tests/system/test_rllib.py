@@ -64,7 +64,7 @@ def test_a_ppo_with_an_env_runner_that_is_killed_goes_on_exactly(desk: Desk) -> 
     assert created["spec"]["resources"]["children"]["count"] == 1
     assert not Path(f"/proc/{runner}").exists()
     assert await_no_process(desk.folder) == []
-    assert "all as recorded" in desk.run("verify", "ppo").stdout
+    assert "all as recorded" in desk.look("verify", "ppo")
     assert not (Path(desk.environment["HOME"]) / "ray_results").exists()
 
 
@@ -475,7 +475,7 @@ def test_the_worse_of_a_population_goes_on_from_the_others_networks_and_counters
             )
             compared += 1
     assert compared
-    assert "all as recorded" in desk.run("verify", "pbt").stdout
+    assert "all as recorded" in desk.look("verify", "pbt")
 
 
 @pytest.mark.nightly

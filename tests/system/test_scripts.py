@@ -89,5 +89,5 @@ def test_scripts_go_on_from_their_own_checkpoints_and_end_with_their_trials(desk
     for point in desk.points("scripts"):  # an uncut run would have reported the same
         assert point["epoch"] == point["step"]
         assert abs(point["score"] - point["step"] * points[point["trial"]]["x"]) < 1e-9
-    assert "epoch 1 of trial 2" in desk.run("logs", "scripts", "2").stdout
+    assert "epoch 1 of trial 2" in desk.look("logs", "scripts", 2)
     assert await_no_process(desk.folder) == []

@@ -175,14 +175,14 @@ def test_run_hands_its_session_over_and_trials_and_what_they_start_find_what_the
     assert "handed finished: 1 of 1 trials (1 done)" in done.stdout
     assert "MLFLOW_TRACKING_URI names another server" in done.stdout
     assert done.stdout.count("Prefect:") == 1
-    assert "all as recorded" in desk._printed("verify", "handed")
-    assert f"42 None 5 {desk.folder} found" in desk._printed("logs", "handed", "0")
+    assert "all as recorded" in desk.look("verify", "handed")
+    assert f"42 None 5 {desk.folder} found" in desk.look("logs", "handed", "0")
     # What Prefect is told comes after the prompt.
     wait_for(
         lambda: flow_run(desk, "handed")["state"]["type"] == "COMPLETED", "Prefect was not told"
     )
     desk.run("resume", "handed", "--trials", "2", MISSED="7")
-    assert f"None 7 5 {desk.folder} found" in desk._printed("logs", "handed", "1")
+    assert f"None 7 5 {desk.folder} found" in desk.look("logs", "handed", "1")
 
 
 TUNE = """
@@ -237,7 +237,7 @@ def test_what_mlflow_could_not_be_told_at_the_end_it_is_told_later(desk: Desk) -
     wait_for(
         lambda: not list((root.services / "unfinished").iterdir()), "it would be told for ever"
     )
-    assert desk.run("verify", "owed").returncode == 0
+    desk.look("verify", "owed")
 
 
 def test_a_driver_that_is_lost_before_or_in_its_session_is_replaced_and_its_terminal_sees_the_end(
@@ -258,7 +258,7 @@ def test_a_driver_that_is_lost_before_or_in_its_session_is_replaced_and_its_term
     assert len(desk.show("orphaned")["sessions"]) == 2
     after = flow_run(desk, "orphaned")
     assert (after["id"], after["run_count"]) == (before, 2)
-    assert "all as recorded" in desk._printed("verify", "orphaned")
+    assert "all as recorded" in desk.look("verify", "orphaned")
     desk.run("rm", "orphaned", "--yes")
     asked = {"flow_runs": {"name": {"any_": ["orphaned"]}}}
     assert desk.prefect("POST", "flow_runs/filter", json=asked) == []
@@ -278,12 +278,12 @@ def test_what_the_station_cannot_go_on_with_is_told_ctrl_c_ends_a_session_and_on
     assert "the station itself lacks ONLY_HERE" in said, "before it is too late"
     why = "the station could not continue with lacking by itself: env.ONLY_HERE"
     assert why in said
-    assert why in desk._printed("show", "lacking")
-    assert why in desk._printed("status")
+    assert why in desk.look("show", "lacking")
+    assert why in desk.look("status")
 
     running = desk.start("resume", "lacking", ONLY_HERE="1")
     desk.await_events("lacking", "saved", saves(desk, "lacking") + 2, running)
-    assert "could not continue" not in desk._printed("show", "lacking") + desk._printed("status")
+    assert "could not continue" not in desk.look("show", "lacking") + desk.look("status")
     os.kill(running.pid, signal.SIGINT)
     said, _ = running.communicate(timeout=60)
     assert running.returncode == 3, said
@@ -371,14 +371,14 @@ def test_parts_that_are_killed_come_back_and_what_runs_is_not_lost(
         before = wait_for(lambda: process_of(desk, part) or None, f"there is no {part}")  # noqa: B023
         os.kill(before, signal.SIGKILL)
         wait_for(lambda: process_of(desk, part) not in (0, before), f"{part} did not come back")  # noqa: B023
-    parts = json.loads(desk._printed("status", "--json"))["parts"]
+    parts = json.loads(desk.look("status", "--json"))["parts"]
     killed = [part for part in killed if part != "keeper"]  # it starts the supervisor, too
     restarts = {one["name"]: one["restarts"] for one in parts if one["name"] in killed}
     assert restarts == dict.fromkeys(killed, 1)
     hurry.touch()
     said, _ = running.communicate(timeout=180)
     assert running.returncode == 0, said
-    assert "all as recorded" in desk._printed("verify", name)
+    assert "all as recorded" in desk.look("verify", name)
     points = [(point["trial"], point["step"]) for point in desk.points(name)]
     assert len(points) == len(set(points)) == 600
 
@@ -459,7 +459,7 @@ def test_what_a_schedule_finds_is_rolled_out_and_served_whatever_is_killed(desk:
     assert answers(port, desk.places) is None
     desk.run("up")
     wait_for(lambda: answers(port, desk.places) == 1.8, "it did not come back with the station")
-    lines = desk.run("status").stdout
+    lines = desk.look("status")
     assert (
         f"serves:  night: http://127.0.0.1:{port} night-2999-01-01T02, trial 0, step 1, score 0.9"
         in lines
@@ -531,7 +531,7 @@ def test_secrets_of_a_station_are_its_owners_alone(desk: Desk, station: Station)
         ["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True
     ).stdout
     told += "".join(log.read_text(errors="replace") for log in station.folder.glob("logs/*"))
-    told += desk._printed("status", "--json")
+    told += desk.look("status", "--json")
     assert not [secret for secret in (token, *secrets_of(desk)) if secret in told]
 
 

@@ -122,8 +122,8 @@ def test_a_sweep_with_a_script_of_pytorch_goes_on_after_its_script_and_its_worke
     assert killed == whole
     assert [(row["step"], row["epoch"]) for row in whole] == [(n + 1, n) for n in range(20)]
     assert whole[-1]["val/loss"] < whole[0]["val/loss"] / 2
-    desk.run("verify", "fold")
-    logs = desk.run("logs", "fold", "0").stdout
+    desk.look("verify", "fold")
+    logs = desk.look("logs", "fold", 0)
     assert "/data data of fold 0" in logs
     assert "regrow: wandb: weights: Histogram is not recorded" in logs
     assert "/data" not in "".join(
@@ -215,8 +215,8 @@ def test_an_app_of_hydras_in_a_sweep_goes_on_after_it_was_killed(desk: Desk) -> 
             (row["step"], row["epoch"], row["score"], row["layers"])
             for row in curves(desk, "app")[trial]
         ] == [(n, n, n * 4 * lr, 2) for n in range(1, 10)]
-    desk.run("verify", "app")
-    assert "activation 'leaky relu, 0.1' dropout None" in desk.run("logs", "app", "0").stdout
+    desk.look("verify", "app")
+    assert "activation 'leaky relu, 0.1' dropout None" in desk.look("logs", "app", 0)
 
     plain = (
         file.read_text()

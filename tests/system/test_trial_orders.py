@@ -56,8 +56,8 @@ def test_one_is_stopped_and_one_dropped_while_it_runs_and_the_best_is_run_again(
     ends = {e["trial"]: e["outcome"] for e in desk.events("orders") if e["event"] == "ended"}
     assert ends == {0: "stopped", **dict.fromkeys(range(1, 5), "done")}
     assert {p["step"] for p in desk.points("orders")} == {1, 2, 3, 4}
-    assert "stopped at step 1: the user stopped it" in desk.run("trial", "orders", "0").stdout
-    desk.run("verify", "orders")
+    assert "stopped at step 1: the user stopped it" in desk.look("trial", "orders", 0)
+    desk.look("verify", "orders")
     wrong = desk.run("trial", "orders", "2", "--again", "--set", "trails=3", expect=2).stderr
     assert "trails" in wrong
     again = ("trial", "orders", "2", "--again", "--seeds", "2", "--max-steps", "6")

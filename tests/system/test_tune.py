@@ -108,7 +108,7 @@ def test_a_population_of_ray_tune_whose_worker_and_driver_are_killed_ends_as_one
     assert "population is finished already" in again
     assert last_words(again) == last_words(end)
     for name in ("calm", "population"):
-        desk.run("verify", name)
+        desk.look("verify", name)
     await_no_process(desk.folder)
 
 

@@ -176,7 +176,7 @@ def test_a_watcher_sees_the_driver_killed_and_somebody_else_go_on(
     assert desk.run("watch", "seen", NO_COLOR="1", TERM="dumb").stdout.startswith(
         "seen finished: 12 of 12 trials"
     )
-    shown = desk.run("show", "seen").stdout
+    shown = desk.look("show", "seen")
     assert re.search(chosen, shown, re.MULTILINE), "the next driver has found it in the log"
     assert re.search(r"^ +driver +\S+ +gone for", shown, re.MULTILINE)
     assert desk.show("seen")["cost"] == pytest.approx(

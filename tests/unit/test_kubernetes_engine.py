@@ -303,6 +303,13 @@ def test_what_kubectl_refuses_is_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("said", ["", "a notice\n{}", "{}", '{"items": 5}', "[]"])
+def test_what_kubectl_does_not_say_is_told(engine: JobsEngine, office: Office, said: str) -> None:
+    office.answer(("get", {"out": said}))
+    with pytest.raises(RegrowError, match=r"did not print the objects of .*is it kubectl itself"):
+        engine.submissions()
+
+
 def test_without_kubectl_it_is_said_what_to_install() -> None:
     with pytest.raises(
         UserError, match=r"^there is no command no-kubectl here; install it: https://"

@@ -199,7 +199,7 @@ def test_median_needs_max_steps_with_the_guard() -> None:
 
 @pytest.mark.parametrize("schedule", GUARDED[2:4] + GUARDED[5:6])
 def test_it_keeps_the_contract(schedule: Any) -> None:
-    check_scheduler(schedule)
+    check_scheduler(schedule, trials=8)
 
 
 def test_the_least_agreement_is_an_option_and_true_is_its_usual_value() -> None:

@@ -24,7 +24,7 @@ from regrow.infra.state.places import Places
 from regrow.search.errors import SpecError
 from regrow.search.events import Closed, encode
 from regrow.search.spec import Spec
-from regrow.tasks.errors import UserError
+from regrow.tasks.errors import RegrowError, UserError
 from tests.system.hosts import await_
 from tests.unit.revived import failing, simulated
 
@@ -189,6 +189,22 @@ def with_a_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGROW_HOME", str(folder / "home"))
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.chdir(folder)
+
+
+def test_what_wrappers_of_slurm_print_is_no_element_and_no_number_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_a_queue(tmp_path, monkeypatch)
+    slurm = SlurmEngine(parsed())
+    work = AgentWork(experiment="a", state="/s", project=tmp_path, words=("join", "a"))
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 'quota: 12;'; echo '12;lab'\n")
+    assert slurm.submit(work, print).job == "12"
+    (tmp_path / "queue").write_text("a notice of the site\n\n")
+    assert slurm.agents() == []
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho maintenance\n")
+    with pytest.raises(RegrowError, match=r"printed no number of a job, but 'maintenance'"):
+        slurm.submit(work, print)
+    assert len(slurm.submissions()) == 1
 
 
 def test_elements_that_leave_as_the_experiment_has_ended_do_not_keep_the_next_array_back(

@@ -21,6 +21,8 @@ import pytest
 from regrow.infra.clusters import project, unit, unit_files
 from regrow.infra.clusters.agents import AgentWork
 from regrow.infra.clusters.description import Cluster, Ssh
+from regrow.infra.clusters.ssh import SshEngine
+from regrow.tasks.errors import RegrowError
 from tests.system.hosts import await_
 from tests.unit.test_clusters import SSH, changed
 
@@ -32,6 +34,21 @@ def parsed(**keys: Any) -> Ssh:
     found = Cluster.parse(changed(SSH, python=sys.executable, **keys))
     assert isinstance(found, Ssh)
     return found
+
+
+def test_a_machine_that_answers_nothing_of_ours_is_not_one_without_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\ncat > /dev/null\necho Welcome\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("REGROW_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    engine = SshEngine(parsed(machines=["a"]))
+    assert [(one.state, one.reason) for one in engine.agents()] == [
+        ("does not answer", "printed 'Welcome'")
+    ]
+    with pytest.raises(RegrowError, match=r"left, or may be: a: does not answer"):
+        engine.end(print)
 
 
 def work(project: Path, **changes: Any) -> AgentWork:

@@ -9,6 +9,7 @@ from typing import Any
 
 from regrow.infra.machine.commands import run
 from regrow.tasks.errors import RegrowError, UserError
+from regrow.tasks.output.traces import one_line
 
 Json = dict[str, Any]
 
@@ -60,8 +61,14 @@ class Kubectl:
 
     def listed(self, kinds: str, selector: str) -> list[Json]:
         """Return the objects of these kinds (separated by commas) that a label selector finds."""
-        found: Json = json.loads(self.run("get", kinds, f"--selector={selector}", "--output=json"))
-        return list(found["items"])
+        said = self.run("get", kinds, f"--selector={selector}", "--output=json")
+        try:
+            return list(json.loads(said)["items"])
+        except (ValueError, LookupError, TypeError):
+            raise RegrowError(
+                f"`{self.program} get` did not print the objects of {self._there()}, but"
+                f" {one_line(said)[:200]!r}; is it kubectl itself?"
+            ) from None
 
     def failure(self, message: str) -> RegrowError:
         """Return the error for kubectl's message."""
