@@ -49,6 +49,8 @@ AREAS = {
         ("unit/test_planner*", "unit/test_lifecycle*", "unit/test_pauses*", "unit/test_widths*",
          "unit/test_capacity*", "unit/test_stop_conditions*", "unit/test_wide*", "unit/test_retry_failed*",
          "unit/test_clones*", "unit/test_on_oom*", "unit/test_verify*", "unit/test_simulator*",
+         "unit/test_limits*", "unit/test_budget*", "unit/test_points_and_repeats*",
+         "unit/test_several_metrics*", "unit/test_small_spaces*",
          "faults/test_every_pair*"),
     ),
     "lifecycle": Area(

@@ -443,6 +443,23 @@ def test_repeats_that_fail_are_left_out_unless_all_do(
     )
 
 
+def test_a_repeat_that_is_retried_takes_back_what_its_configuration_came_to() -> None:
+    of = spec(repeats=2, trials=4)
+    first = Simulation(spec=of, objective=Noisy(), workers=1).open()
+    while first.history.closed is None:
+        first.run(most_events=len(first.events) + 1)
+        for running in first.running:
+            if running.trial == 3:
+                first.fail(3, "made to fail")
+    again = Simulation(spec=of, objective=Noisy(), workers=1).open(first.events, retry_failed=True)
+    while not again.history.trials[3].revived:
+        again.run(most_events=len(again.events) + 1)
+    assert {number: one.status for number, one in told(again).items()} == {0: "done", 1: "running"}
+    done = told(again.run())[1]
+    values = [trial.best[0] for trial in again.history.trials[2:] if trial.best]
+    assert (done.status, done.value) == ("done", pytest.approx(statistics.fmean(values)))
+
+
 def test_repeats_of_values_whose_sum_no_float_holds_have_a_mean() -> None:
     of, largest = spec(repeats=2, trials=4), sys.float_info.max  # what some report for a failure
     done = run(of, FunctionObjective(function=lambda _config, _step: largest, spec=of))
