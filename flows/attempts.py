@@ -176,20 +176,20 @@ class Attempts:
         run.orders.append(order)
         run.changed.set()
         if run.ended is None:
-            self._engage(run, order.assignment)
+            self._start_engine(run, order.assignment)
 
-    def _engage(self, run: _TrialRun, assignment: Assignment) -> None:
+    def _start_engine(self, run: _TrialRun, assignment: Assignment) -> None:
         """Start Prefect's engine for a trial's task run, from its current state."""
         run.ended = Future()
         with self._lock:
             self._under_way.add(run.ended)
-        asyncio.get_running_loop().create_task(self._engaged(run, assignment))
+        asyncio.get_running_loop().create_task(self._run_engine(run, assignment))
 
-    async def _engaged(self, run: _TrialRun, assignment: Assignment) -> None:
+    async def _run_engine(self, run: _TrialRun, assignment: Assignment) -> None:
         ended = run.ended
         assert ended is not None
         try:
-            run.task_run = await self._prepared(run, assignment)
+            run.task_run = await self._begin_task_run(run, assignment)
             state = await asyncio.wrap_future(
                 self._runner.run(self.task, {"trial": assignment.trial}, task_run=run.task_run)
             )
@@ -203,24 +203,24 @@ class Attempts:
             with self._lock:
                 self._under_way.discard(ended)
             if run.orders and not self._closed:  # an order arrived while the engine ended
-                self._engage(run, run.orders[0].assignment)
+                self._start_engine(run, run.orders[0].assignment)
 
-    async def _prepared(self, run: _TrialRun, assignment: Assignment) -> TaskRun:
+    async def _begin_task_run(self, run: _TrialRun, assignment: Assignment) -> TaskRun:
         """Report the state in which the task run begins or continues to the server; return it."""
         task_run = run.task_run
         if task_run is None and assignment.attempt > 1:
-            task_run = await self._left(run, assignment)
+            task_run = await self._earlier_task_run(run, assignment)
         if task_run is None:
             details = StateDetails(task_run_id=run.id, flow_run_id=self._flow_run_id)
             state: State[Any] = Pending(message=settings(assignment.config), state_details=details)
-            task_run = self._new(run, assignment)
+            task_run = self._new_task_run(run, assignment)
         else:
             state = AwaitingRetry(message=assignment.explanation)
         _tag(task_run, task_tags(assignment.trial, assignment.attempt))
         _set_state(task_run, state)
         return task_run
 
-    async def _left(self, run: _TrialRun, assignment: Assignment) -> TaskRun | None:
+    async def _earlier_task_run(self, run: _TrialRun, assignment: Assignment) -> TaskRun | None:
         """Return an earlier session's task run; None: Prefect has none (another trial's)."""
         client = get_client()  # the client of this event loop
         if await asyncio.to_thread(answers, str(client.api_url), 0.0):
@@ -234,11 +234,11 @@ class Attempts:
                 left.run_count = assignment.attempt - 1  # the server may not have counted the last
                 return left
         # The server is unreachable: build what it would have returned.
-        left = self._new(run, assignment)
+        left = self._new_task_run(run, assignment)
         left.run_count = assignment.attempt - 1
         return left
 
-    def _new(self, run: _TrialRun, assignment: Assignment) -> TaskRun:
+    def _new_task_run(self, run: _TrialRun, assignment: Assignment) -> TaskRun:
         return TaskRun(
             id=run.id,
             name=task_name(assignment.trial),
@@ -250,17 +250,17 @@ class Attempts:
 
     async def _body(self, trial: int) -> State[Any]:
         try:
-            return await self._trial(trial)
+            return await self._run_attempt(trial)
         except AttemptRepeated:
             raise
         except Exception as error:
             self._bug = error
             raise
 
-    async def _trial(self, trial: int) -> State[Any]:
+    async def _run_attempt(self, trial: int) -> State[Any]:
         """Run one attempt. Raises AttemptRepeated if the trial gets another one."""
         run = self._runs[trial]
-        order = await self._until(self._next(run))
+        order = await self._until(self._next_submission(run))
         if order is None:
             return Cancelled(name="Paused", message="continues with the experiment")
         lease, name = (trial, order.assignment.attempt), str(run.id)
@@ -276,7 +276,7 @@ class Attempts:
         cause: Cause = "infrastructure"
         message = "its task run ended without telling how"  # used only if nothing else is known
         try:
-            carried = await self._until(self._outcome(run, order))
+            carried = await self._until(self._submit_and_await(run, order))
         except AttemptLost as lost:
             cause, message = lost.cause, lost.message
         finally:
@@ -292,10 +292,10 @@ class Attempts:
             and len(carried.finished) == 1
             and carried.finished[0].ended.outcome in ("failed", "preempted")
         ):
-            raise AttemptRepeated(_line(carried.finished[0]))
-        return _state(carried.finished)
+            raise AttemptRepeated(_describe_end(carried.finished[0]))
+        return _final_task_state(carried.finished)
 
-    async def _next(self, run: _TrialRun) -> _Submission | None:
+    async def _next_submission(self, run: _TrialRun) -> _Submission | None:
         """Wait for the next attempt to make; None if there is none in this session."""
         while not run.orders:
             if self._closed:
@@ -304,7 +304,7 @@ class Attempts:
             await run.changed.wait()
         return run.orders.popleft()
 
-    async def _outcome(self, run: _TrialRun, order: _Submission) -> ExecutionResult:
+    async def _submit_and_await(self, run: _TrialRun, order: _Submission) -> ExecutionResult:
         """Make an attempt. Raises AttemptLost, also if the attempt was given up."""
         run.handle = self._executor.submit(
             order.assignment, task_run=str(run.id), avoid=order.avoid
@@ -335,7 +335,7 @@ class Attempts:
                     name, f"trial {ended.trial} failed\n{ended.trace}", level=logging.ERROR
                 )
             if len(done) > 1:
-                self._logs.say(name, _line(finished))
+                self._logs.say(name, _describe_end(finished))
                 run.task_run.tags = Labels(
                     [*list.copy(run.task_run.tags), *task_tags(ended.trial, ended.attempt)[:1]]
                 )
@@ -406,7 +406,7 @@ def _tag(task_run: TaskRun, new: Sequence[str]) -> None:
     task_run.tags = Labels(sorted({*new, *kept}))
 
 
-def _line(finished: Finished) -> str:
+def _describe_end(finished: Finished) -> str:
     """Describe an attempt's outcome, and where it began: its task run shows that nowhere else."""
     ended = finished.ended
     why = f": {ended.message}" if ended.message else ""
@@ -416,15 +416,17 @@ def _line(finished: Finished) -> str:
     return f"trial {ended.trial} {ended.outcome} at step {ended.step}{how}{why}"
 
 
-def _state(done: Sequence[Finished]) -> State[object]:
+def _final_task_state(done: Sequence[Finished]) -> State[object]:
     if len(done) > 1:
         failed = [f for f in done if f.ended.outcome == "failed"]
         if failed:
-            return Failed(message=f"{len(failed)} of {len(done)} trials failed; {_line(failed[0])}")
+            return Failed(
+                message=f"{len(failed)} of {len(done)} trials failed; {_describe_end(failed[0])}"
+            )
         return Completed(
             message=f"{len(done)} short trials: {sum(f.ended.outcome == 'done' for f in done)} done"
         )
-    return ended_as(done[0].ended.outcome, _line(done[0]))
+    return ended_as(done[0].ended.outcome, _describe_end(done[0]))
 
 
 def ended_as(outcome: str, message: str) -> State[Any]:
