@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterator
 
+import botocore.session
 import pytest
 
 from regrow.infra.local import s3_server
 from tests.conftest import guarded_s3_server
 from tests.contract.behind_proxy import READER
 from tests.contract.s3_proxy import Proxy, proxied
+
+# A store behind another proxy has a session of its own: each would read botocore's description of S3 anew.
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 @pytest.fixture(scope="module")
