@@ -340,7 +340,7 @@ class Ssh(WithEnvironment):
     """The private key for the logins. It stays here."""
     machines: Annotated[tuple[Address, ...], Field(min_length=1)]
     """Addresses of the machines, which are all equal: each runs trials, and may lead."""
-    cpus: Annotated[Count, Field(ge=1)] | None = None
+    cpus: Annotated[Count, Field(ge=1, le=MOST_TOGETHER)] | None = None
     """How many CPUs of each machine trials may use. None: all."""
     ports: PortRange | None = None
     """The ports that agents use, the same on all machines: "20000-20100". None: any free ones."""
@@ -395,7 +395,7 @@ class Slurm(Cluster):
     """Time limit of an agent, which leaves a minute before it and is queued again: seconds, or
     "4h"; whole minutes, rounded up. None: the partition's.
     """
-    cpus: Annotated[Count, Field(ge=1)] | None = None
+    cpus: Annotated[Count, Field(ge=1, le=MOST_TOGETHER)] | None = None
     """CPUs of an agent, all for trials. None: Slurm's default."""
     memory: Bytes | None = None
     """Memory of an agent: bytes, or text such as "8GiB". None: Slurm's default."""

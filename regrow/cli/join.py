@@ -15,7 +15,7 @@ from regrow.cli.exit_codes import ExitCode
 from regrow.cli.options import option, take_gpus, with_limits
 from regrow.infra.machine.host_environment import check_loopback, check_sizes, check_tasks
 from regrow.infra.state.places import Places
-from regrow.search.bounds import LONGEST
+from regrow.search.bounds import LONGEST, MOST_TOGETHER
 from regrow.search.durations import seconds
 from regrow.show.live.terminal import echo
 from regrow.tasks.errors import UserError
@@ -51,7 +51,9 @@ def join(
     deadline: options.Deadline = None,
     state: options.State = None,
     quiet: options.Quiet = False,
-    cpus: Annotated[int | None, option("CPUs for trials here [default: all]", min=1)] = None,
+    cpus: Annotated[
+        int | None, option("CPUs for trials here [default: all]", min=1, max=MOST_TOGETHER)
+    ] = None,
     gpus: options.Gpus = None,
     labels: Annotated[
         str | None, option("Labels of this machine: KEY=VALUE,KEY=VALUE", metavar="LABELS")

@@ -116,6 +116,7 @@ def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
         ),
         (changed(KUBERNETES, context="--as=root"), 'context: "--as=root": begins with'),
         (changed(KUBERNETES, namespace="-n"), 'namespace: "-n": is no name'),
+        (changed(SSH, cpus=10**6), "cpus: 1000000: is above 10000"),
         (changed(SSH, machines=["a", "a"]), 'machines.1: "a": is named twice'),
         (changed(SSH, python="/x", lock="y"), 'lock: "y": stands beside python'),
     ],

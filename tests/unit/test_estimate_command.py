@@ -81,6 +81,8 @@ def test_an_earlier_experiment_tells_what_this_one_costs(regrow: Call, files: Pa
     assert "one takes 20 s, a machine is lost every 15 min" in out
     assert "every 3.16 min (every_steps: 1, or every: auto)" in out
     assert regrow(*given, "trace.json", "--simulations", "4")[1] == out, "the same twice"
+    tiny = regrow(*given, "trace.json", "--simulations", "1", "--scale", "1e-320")
+    assert (tiny[0], tiny[2]) == (0, "")
 
 
 def test_for_machines_everything_is_json(regrow: Call, files: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from regrow.search.bounds import MOST
 from regrow.search.durations import in_words
 from regrow.search.numbers import readable
 from regrow.search.planning.budget import describe as budget_in_words
@@ -184,7 +185,7 @@ def _checkpoint(found: Estimate) -> str:
             f"a machine is lost every {in_words(between)}; how long a checkpoint takes is not"
             " known, a run or --pilot measures it"
         )
-    steps = max(1, round(every / found.step)) if found.step else 1
+    steps = max(1, round(min(every / found.step, MOST))) if found.step else 1
     return (
         f"every {in_words(every)} (every_steps: {steps}, or every: auto): one takes"
         f" {in_words(save)}, a machine is lost every {in_words(between)}"
