@@ -68,18 +68,18 @@ def record_ending(
     recorder: Any,
     client: SyncPrefectClient,
     attempts: Attempts,
-    asked: Interrupts,
+    interrupts: Interrupts,
 ) -> History:
     """Record the closed log everywhere and return its history. Failures are announced."""
     name, places, store = session.name, session.places, session.prepared.store
     last = cluster.get(coordinator.close_readers.remote())
     history = retry_while_unavailable(
-        lambda: replay(store, name), say=session.say, seconds=min(STORE_SECONDS, asked.left)
+        lambda: replay(store, name), say=session.say, seconds=min(STORE_SECONDS, interrupts.left)
     )
     if cluster.get(recorder.finish.remote()):
         # this process has loaded most of what the report needs, and only waits now
         background.start(_give_files, recorder, history, places, name="final-files")
-    trouble = _await_recorder(session, recorder, last, asked)
+    trouble = _await_recorder(session, recorder, last, interrupts)
     for line in cluster.get(recorder.remarks.remote()):
         session.say(line)
     if trouble:
@@ -96,7 +96,7 @@ def record_ending(
             f" them: {error}"
         )
     try:
-        if answers(str(client.api_url), min(PREFECT_SECONDS, asked.left)):
+        if answers(str(client.api_url), min(PREFECT_SECONDS, interrupts.left)):
             _settle(client, flow_run_id, attempts, history)
             publish(client, flow_run_id, history, places, _pictures(recorder))
         else:
@@ -111,19 +111,21 @@ def record_ending(
     return history
 
 
-def _await_recorder(session: Session, recorder: Any, last: int, asked: Interrupts) -> str | None:
+def _await_recorder(
+    session: Session, recorder: Any, last: int, interrupts: Interrupts
+) -> str | None:
     """Wait until MLflow has the log up to segment `last`; return what prevents that in time."""
     announced, began = False, time.monotonic()
     while True:
-        trouble: str | None = cluster.get(recorder.drained.remote(last, min(1.0, asked.left)))
+        trouble: str | None = cluster.get(recorder.drained.remote(last, min(1.0, interrupts.left)))
         waited = time.monotonic() - began
-        left = min(QUIET_SECONDS + DRAIN_SECONDS - waited, asked.left)
+        left = min(QUIET_SECONDS + DRAIN_SECONDS - waited, interrupts.left)
         if trouble is None or left <= 0:
             return trouble
         if not announced and waited > QUIET_SECONDS:
             announced = True
             session.say(
-                f"Waiting up to {min(DRAIN_SECONDS, asked.left):.0f} s for MLflow: {trouble}"
+                f"Waiting up to {min(DRAIN_SECONDS, interrupts.left):.0f} s for MLflow: {trouble}"
             )
 
 
@@ -182,20 +184,20 @@ def state_of(status: Status, history: History) -> State[None]:
     )
 
 
-def cut_short(prepared: Prepared, asked: Interrupts) -> tuple[Status, History]:
+def cut_short(prepared: Prepared, interrupts: Interrupts) -> tuple[Status, History]:
     """Close the log, as requested, of a session whose cluster has died; return how it ended, and
     the whole history.
 
     Raises KeyboardInterrupt if the session had not begun. Call this when the cluster is left and
-    `asked.begun` is known.
+    `interrupts.begun` is known.
     """
     history = replay(prepared.store, prepared.spec.name)
     if history.opened is None or not is_ours(history.opened.driver):
         raise KeyboardInterrupt
-    if history.closed is None and asked.begun is not None:
+    if history.closed is None and interrupts.begun is not None:
         # the caller may be in a notebook, which already runs an event loop
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, _close(prepared, history, *asked.begun)).result()
+            pool.submit(asyncio.run, _close(prepared, history, *interrupts.begun)).result()
         history = replay(prepared.store, prepared.spec.name)
     return history.closed.status if history.closed else "interrupted", history
 

@@ -48,7 +48,7 @@ from regrow.tasks.ports.store import Unavailable
 
 
 def conduct(
-    session: Session, ray_cluster: cluster.RayCluster, asked: Interrupts
+    session: Session, ray_cluster: cluster.RayCluster, interrupts: Interrupts
 ) -> tuple[Status, History]:
     """Run one session from its claim to the record of its log; return its end and history."""
     context, flow_run, places = FlowRunContext.get(), this_flow_run(), session.places
@@ -86,9 +86,11 @@ def conduct(
         with logs.sent(lambda: cluster.get(coordinator.lines.remote())), attempts:
             with (
                 present(store),  # in a folder, for colleagues, who do not see this user's locks
-                stop_requests(store, asked, near=not places.shared, by_agent=bool(session.agent)),
+                stop_requests(
+                    store, interrupts, near=not places.shared, by_agent=bool(session.agent)
+                ),
                 trial_orders(store, coordinator, near=not places.shared),
-                page_requests(client, flow_run.id, asked),
+                page_requests(client, flow_run.id, interrupts),
                 spares(nodes, spec.resources.widths[1]),
                 relays(coordinator) as speakers,
                 members(nodes, store, by_agent=bool(session.agent)) as there,
@@ -98,14 +100,14 @@ def conduct(
                     attempts,
                     nodes,
                     speakers,
-                    asked,
+                    interrupts,
                     spec,
                     session.say,
                     store,
                     there,
                 ).run()
             history = record_ending(
-                session, flow_run.id, coordinator, recorder, client, attempts, asked
+                session, flow_run.id, coordinator, recorder, client, attempts, interrupts
             )
     ray.kill(recorder)
     ray.kill(coordinator)

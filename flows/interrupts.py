@@ -152,7 +152,7 @@ _open: list[Interrupts] = []
 
 
 @contextmanager
-def interrupts(agent: str = "") -> Iterator[Interrupts]:
+def catching_interrupts(agent: str = "") -> Iterator[Interrupts]:
     """Handle SIGINT, SIGTERM and SIGHUP within the block, if this is the main thread.
 
     Children that the user's code forks do not handle them. A nested block yields the same object.

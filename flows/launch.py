@@ -16,7 +16,7 @@ from uuid import UUID
 
 from regrow.flows.checks import check_frameworks, check_search, check_trainable, precheck
 from regrow.flows.coordinator.warming import warmed_up
-from regrow.flows.interrupts import interrupts
+from regrow.flows.interrupts import catching_interrupts
 from regrow.flows.recording.catch_up import is_recorded, record_missing
 from regrow.flows.session import SESSION, Session
 from regrow.infra.log.reading import survey
@@ -79,7 +79,7 @@ def launch(session: Session) -> None:
         session.announce(f"{why}, so each runs until your function returns ({most})")
     # The user's home is not used unless the user has a separate Prefect server, whose
     # settings are there.
-    with interrupts(session.agent), within(settings(os.environ)):
+    with catching_interrupts(session.agent), within(settings(os.environ)):
         home = own_home(session.places)
         server = prefect_server.begin(session.places.prefect_home, port=session.prefect_port)
         try:

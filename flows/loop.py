@@ -51,7 +51,7 @@ class Loop:
     attempts: Attempts
     nodes: Nodes
     relays: Relays
-    asked: Interrupts
+    interrupts: Interrupts
     spec: Spec
     announce: Callable[[str], None]
     store: Store
@@ -113,16 +113,16 @@ class Loop:
 
     def _handle_interrupts(self) -> None:
         """Begin a requested ending, and kill the attempts once it is urgent."""
-        if self.asked.begun is not None and not self.closing:
+        if self.interrupts.begun is not None and not self.closing:
             self.closing = True
-            status, why = self.asked.begun
+            status, why = self.interrupts.begun
             get_run_logger().info(
                 "%s, %s: running attempts save a checkpoint and end.", status.capitalize(), why
             )
             self.coordinator.close.remote(status, why)
         if self.closing and cluster.is_ending():
             raise cluster.abandon("it was terminated, too")
-        if self.asked.urgent and not self.abandoned:
+        if self.interrupts.urgent and not self.abandoned:
             self._give_up("did not end in time after the interruption")
 
     def _give_up(self, why: str) -> None:
@@ -143,14 +143,14 @@ class Loop:
     def _leave(self, node_id: str, why: str) -> None:
         """Drain a node that goes away; if it is ours, the experiment continues elsewhere later."""
         if node_id == self.nodes.here:
-            self.asked.begin("interrupted", f"this machine is about to go away: {why}")
+            self.interrupts.begin("interrupted", f"this machine is about to go away: {why}")
         else:
             self.nodes.drain(node_id, why)
 
 
 @contextmanager
 def stop_requests(
-    store: Store, asked: Interrupts, *, near: bool = False, by_agent: bool = False
+    store: Store, interrupts: Interrupts, *, near: bool = False, by_agent: bool = False
 ) -> Iterator[None]:
     """Within the block, begin the ending once a stop is requested. `near`: whether the store is a
     folder on this machine.
@@ -162,8 +162,8 @@ def stop_requests(
     def poll() -> bool:
         with suppress(RegrowError):  # unreachable: the next check may succeed
             if take_stop_requests(store):
-                asked.begin("stopped", "stopped by the user")
-        return asked.begun is not None
+                interrupts.begin("stopped", "stopped by the user")
+        return interrupts.begun is not None
 
     seconds = NEAR_SECONDS if near else LOOK_SECONDS
     try:
@@ -171,7 +171,7 @@ def stop_requests(
             yield
     finally:
         # With agents the next session begins by itself, so a request that came too late counts.
-        if not by_agent or (asked.begun or ("", ""))[0] == "stopped":
+        if not by_agent or (interrupts.begun or ("", ""))[0] == "stopped":
             with suppress(RegrowError):
                 take_stop_requests(store)
 
@@ -200,7 +200,7 @@ def trial_orders(store: Store, coordinator: Any, *, near: bool = False) -> Itera
 
 @contextmanager
 def page_requests(
-    client: SyncPrefectClient, flow_run_id: UUID, asked: Interrupts
+    client: SyncPrefectClient, flow_run_id: UUID, interrupts: Interrupts
 ) -> Iterator[None]:
     """Within the block, begin the ending once the flow run is cancelled or paused in Prefect."""
 
@@ -208,10 +208,10 @@ def page_requests(
         with suppress(httpx.HTTPError, PrefectException):  # unreachable: the next check may succeed
             state = client.read_flow_run(flow_run_id).state
             if state is not None and state.type == StateType.CANCELLING:
-                asked.begin("stopped", "cancelled in Prefect")
+                interrupts.begin("stopped", "cancelled in Prefect")
             elif state is not None and state.type == StateType.PAUSED:
-                asked.begin("interrupted", PAUSED)
-        return asked.begun is not None
+                interrupts.begin("interrupted", PAUSED)
+        return interrupts.begun is not None
 
     with background.every(LOOK_SECONDS, poll, name="page-requests", wait=LOOK_SECONDS):
         yield

@@ -15,7 +15,7 @@ from regrow.flows import crash_report
 from regrow.flows.closing import cut_short, state_of
 from regrow.flows.conduct import conduct
 from regrow.flows.flow_run import TakenOver, final_state, this_flow_run
-from regrow.flows.interrupts import Interrupts, interrupts
+from regrow.flows.interrupts import Interrupts, catching_interrupts
 from regrow.flows.loop import OtherDriver
 from regrow.flows.recurring import Resolved, resolved
 from regrow.flows.session import SESSION, Session, current_session
@@ -121,16 +121,16 @@ def _drive(session: Session) -> State[None]:
     by_agent = bool(session.agent)
     with (
         driving(session.places, session.name, by_agent=by_agent),
-        interrupts(session.agent) as asked,
+        catching_interrupts(session.agent) as interrupts,
     ):
-        asked.handle_signals()
-        if asked.begun is None:  # else an ending began since the previous cluster was lost
+        interrupts.handle_signals()
+        if interrupts.begun is None:  # else an ending began since the previous cluster was lost
             with join(
                 prepared.spec, session.say, by_agent=by_agent, state=session.places.folder
             ) as ray_cluster:
                 try:
                     with crash_report.prepare(session.places, session.name):
-                        status, session.history = conduct(session, ray_cluster, asked)
+                        status, session.history = conduct(session, ray_cluster, interrupts)
                     return final_state(state_of(status, session.history), status)
                 except OtherDriver as error:
                     raise TakenOver(str(error)) from None
@@ -140,28 +140,28 @@ def _drive(session: Session) -> State[None]:
                     cluster.disconnect()
                     # If all processes are signalled (systemd, slurm), the cluster may get the
                     # signal before this process does.
-                    if not asked.due(LATE_SECONDS):
-                        _await_another_cluster(session, error, asked)
+                    if not interrupts.due(LATE_SECONDS):
+                        _await_another_cluster(session, error, interrupts)
                         raise
         crash_report.hand_to_guard(session.places, session.name)
-        status, session.history = cut_short(prepared, asked)
+        status, session.history = cut_short(prepared, interrupts)
         return state_of(status, session.history)
 
 
-def _await_another_cluster(session: Session, error: Exception, asked: Interrupts) -> None:
+def _await_another_cluster(session: Session, error: Exception, interrupts: Interrupts) -> None:
     """Wait for another cluster, for a retry by Prefect. Raises UserError if none comes."""
     if os.environ.get("RAY_ADDRESS"):
         session.say(
             f"{error}; waiting up to {HEAD_SECONDS / 60:.0f} minutes for a cluster at RAY_ADDRESS"
         )
         if (
-            not cluster.await_head(HEAD_SECONDS, lambda: asked.begun is not None)
-            and asked.begun is None
+            not cluster.await_head(HEAD_SECONDS, lambda: interrupts.begun is not None)
+            and interrupts.begun is None
         ):
             raise UserError(
                 "no Ray cluster came back at RAY_ADDRESS; start one, then `regrow resume` continues"
             ) from error
-    if asked.begun is None:
+    if interrupts.begun is None:
         session.say(f"{error}; the experiment continues from its log")
     if session.running is None:
         return

@@ -13,7 +13,7 @@ from tests.unit.fresh import printed
 HEAD = """
 import multiprocessing as mp, os, signal, sys, threading, time
 from regrow.infra.ray.notices import NodeNotices
-from regrow.flows.interrupts import interrupts
+from regrow.flows.interrupts import catching_interrupts
 
 def nothing(why, node):
     pass
@@ -68,7 +68,7 @@ with NodeNotices().listen(nothing):
 @pytest.mark.parametrize(("number", "end"), [("SIGTERM", -15), ("SIGINT", -2)])
 def test_a_child_forked_while_an_experiment_runs_here_dies_of_them(number: str, end: int) -> None:
     said = said_by(f"""
-with interrupts() as asked:
+with catching_interrupts() as asked:
     print(ends(signal.{number}), asked.begun)
 """)
     assert said == [f"{end} None"]

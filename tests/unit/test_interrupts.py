@@ -16,15 +16,15 @@ from regrow.infra.ray.start import signals_held
 
 ENDED = """
 import sys, time
-from regrow.flows.interrupts import interrupts
+from regrow.flows.interrupts import catching_interrupts
 
-with interrupts() as asked:
+with catching_interrupts() as asked:
     asked.handle_signals()
     print("ready", flush=True)
     while asked.begun is None:
         time.sleep(0.01)
     print("the terminal may be gone", flush=True)
-    with interrupts() as inner:
+    with catching_interrupts() as inner:
         open(sys.argv[1], "w").write(f"{inner.begun} {inner.urgent}")
 """
 STUBBORN = """
@@ -32,7 +32,7 @@ import time
 from regrow.flows import interrupts
 
 interrupts.LAST_SECONDS = 0.1
-with interrupts.interrupts() as asked:
+with interrupts.catching_interrupts() as asked:
     asked.handle_signals()
     print("ready", flush=True)
     while asked.begun is None:
@@ -43,9 +43,9 @@ with interrupts.interrupts() as asked:
 """
 NOT_BEGUN = """
 import time
-from regrow.flows.interrupts import interrupts
+from regrow.flows.interrupts import catching_interrupts
 
-with interrupts():
+with catching_interrupts():
     print("ready", flush=True)
     time.sleep(60)
 """
@@ -126,7 +126,7 @@ def test_a_signal_before_anything_has_begun_is_raised(number: int) -> None:
 
 SWALLOWED = """
 import os, signal, sys
-from regrow.flows.interrupts import interrupts
+from regrow.flows.interrupts import catching_interrupts
 from regrow.tasks.process.interrupted import InterruptedBySignal, interrupt
 
 
@@ -137,15 +137,15 @@ def caught(where):
         return True
 
 
-with interrupts() as asked:
+with catching_interrupts() as asked:
     assert caught(lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert not caught(lambda: os.kill(os.getpid(), signal.SIGTERM)), "what was begun is being taken back"
     assert caught(asked.handle_signals), "the first one, which was lost"
-with interrupts() as asked:
+with catching_interrupts() as asked:
     assert not caught(asked.handle_signals), "it was that of the block before"
 signal.signal(signal.SIGTERM, interrupt)
 assert caught(lambda: exec("os.kill(os.getpid(), signal.SIGTERM)"))
-assert caught(lambda: interrupts().__enter__()), "lost before the block"
+assert caught(lambda: catching_interrupts().__enter__()), "lost before the block"
 sys.exit(7)
 """
 
