@@ -416,8 +416,8 @@ def _trouble(done: Done, *, made: bool) -> tuple[str, str] | None:
     if (done.returncode == 0 and _reply(done)) or (done.returncode == 127 and made):
         return None
     if done.returncode == 0:  # another program than a shell, or what a shell printed
-        said = one_line(done.stdout.decode(errors="replace"))[:200]
-        return "does not answer", f"printed {said!r}"
+        printed = one_line(done.stdout.decode(errors="replace"))[:200]
+        return "does not answer", f"printed {printed!r}"
     return ("cannot be reached" if done.returncode == UNREACHABLE else "does not answer"), _last(
         done
     )

@@ -61,13 +61,13 @@ class Kubectl:
 
     def listed(self, kinds: str, selector: str) -> list[Json]:
         """Return the objects of these kinds (separated by commas) that a label selector finds."""
-        said = self.run("get", kinds, f"--selector={selector}", "--output=json")
+        printed = self.run("get", kinds, f"--selector={selector}", "--output=json")
         try:
-            return list(json.loads(said)["items"])
+            return list(json.loads(printed)["items"])
         except (ValueError, LookupError, TypeError):
             raise RegrowError(
                 f"`{self.program} get` did not print the objects of {self._there()}, but"
-                f" {one_line(said)[:200]!r}; is it kubectl itself?"
+                f" {one_line(printed)[:200]!r}; is it kubectl itself?"
             ) from None
 
     def failure(self, message: str) -> RegrowError:
