@@ -283,11 +283,13 @@ def desk_in(folder: Path) -> Iterator[Desk]:
         "COLUMNS": "160",
     }
     desk = Desk(folder=work, environment=environment)
-    yield desk
-    # of a test that failed: forgotten ones would make the next test fail, too
-    for process in desk.started:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    kill_all(work)
+    try:
+        yield desk
+    finally:
+        # of a test that failed: forgotten ones would make the next test fail, too
+        for process in desk.started:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        kill_all(work)
