@@ -136,6 +136,7 @@ print(child.pid, flush=True)
 time.sleep(100)
 '''
 marks = {**os.environ, "RAY_RAYLET_PID": str(os.getpid()), "REGROW_TRIAL": "1"}
+another = 10**9 + os.getpid()
 
 def start(env):
     process = subprocess.Popen([sys.executable, "-c", worker], env=env, stdout=subprocess.PIPE, text=True)
@@ -145,12 +146,12 @@ def alive(number):
     one = descendants._processes().get(number)
     return one is not None and not one.dead
 
-(killed, orphan), (works, its), (other, foreign) = start(marks), start(marks), start({**marks, "RAY_RAYLET_PID": "999999999"})
+(killed, orphan), (works, its), (other, foreign) = start(marks), start(marks), start({**marks, "RAY_RAYLET_PID": str(another)})
 killed.kill(), killed.wait(), other.kill(), other.wait()
 look = "from regrow.infra.machine import descendants; print(len(descendants._orphans(int(__import__('os').environ['RAY_RAYLET_PID'])))); descendants.end_orphans()"
 subprocess.run([sys.executable, "-c", look], env=marks, check=True)
 print(alive(orphan), alive(its), alive(foreign), flush=True)
-for process in descendants._orphans(999999999):
+for process in descendants._orphans(another):
     os.kill(process, 9)
 works.kill()
 works.wait()
