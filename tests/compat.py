@@ -30,7 +30,11 @@ EXTRAS = {"ray": "ray[default,tune]", "prefect": "prefect", "mlflow": "mlflow"}
 """What is exchanged, as it is asked for."""
 TESTS = {
     "ray": ("tests/system/test_cluster.py",),
-    "prefect": ("tests/system/test_task_runner.py", "tests/system/test_prefect_server.py"),
+    "prefect": (
+        "tests/system/test_task_runner.py",
+        "tests/system/test_prefect_server.py",
+        "tests/unit/test_recurrence.py",
+    ),
     "mlflow": ("tests/system/test_mlflow_sink.py", "tests/unit/test_mlflow_in_trial.py"),
 }
 """What touches each library most."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -355,7 +356,7 @@ def domains(draw: st.DrawFn) -> Domain:
     log = draw(st.booleans())
     if kind == "float":
         low, high = sorted((draw(numbers), draw(numbers)))
-        assume(low < high and (not log or low > 0))
+        assume(low > 0 < high - low if log else high - low >= sys.float_info.min)
         return rg.loguniform(low, high) if log else rg.uniform(low, high)
     if kind == "quniform":
         low, step, cells = (
