@@ -65,7 +65,7 @@ AREAS = {
     ),
     "log": Area(
         ("infra/log",),
-        ("unit/test_log*", "unit/test_follow*", "unit/test_ends_of_logs*", "unit/test_rows*",
+        ("unit/test_log*", "unit/test_leases*", "unit/test_follow*", "unit/test_ends_of_logs*", "unit/test_rows*",
          "unit/test_subscription*", "unit/test_events*", "unit/test_sessions*",
          "faults/test_torn_twice*"),
     ),

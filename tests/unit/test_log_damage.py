@@ -82,6 +82,10 @@ def test_a_damaged_record_that_is_not_the_last_stops_loudly_even_in_the_last_seg
             Log.open(store)
     replace(store, key(2), flip(good, good.index(b"three")))
     assert read(store, after=1) == [(2, [b"one", b"two"])]
+    one_line = MemoryStore()
+    filled(one_line, 2)
+    replace(one_line, key(2), flip(one_line.read(key(2)), 12))
+    assert read(one_line, after=1) == [(2, [])], "the last record alone is lost"
 
 
 def test_a_missing_segment_stops_loudly() -> None:
@@ -115,7 +119,9 @@ def test_a_damaged_merged_object_stops_loudly_unless_its_parts_are_there() -> No
     for name, data in parts.items():
         if name not in store.list("log/"):
             store.create(name, data)
-    assert read(store) == expected
+    for at in (good.index(expected[4][1][0]), len(good) - 1):  # in the middle, and at the end
+        replace(store, merged, flip(good, at))
+        assert read(store) == expected
     writer(store).compact(2)
     assert read(store)[:10] == expected
     writer(store).compact(2)

@@ -89,6 +89,12 @@ def test_the_rows_of_the_log_are_those_that_a_fold_that_keeps_all_has(
             )
 
 
+def test_metrics_that_only_later_steps_have_are_named_too() -> None:
+    rows = [Row(n, 5.0, {"score": 0.5, name: 1.0}) for n, name in enumerate("bac", start=1)]
+    events = [*begun(), Reported(t=5.0, trial=0, attempt=1, rows=rows)]
+    assert replayed(logged(events, MemoryStore())).names() == ["score", "a", "b", "c"]
+
+
 def test_rows_that_came_after_the_history_was_read_are_not_in_it() -> None:
     events = KINDS["lossy"]()
     store, history = logged(events, MemoryStore()), History()
