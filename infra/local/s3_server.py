@@ -198,6 +198,8 @@ def _spawn(
     program: Path, folder: Path, lock: int, port: int, bucket: str
 ) -> tuple[S3Server, subprocess.Popen[bytes]]:
     (folder / "data").mkdir(exist_ok=True)
+    shutil.rmtree(folder / "logs", ignore_errors=True)  # of earlier starts; each writes new files
+    (folder / "logs").mkdir()
     _make_credentials(folder)
     ports = dict(zip(("s3", *_PARTS), range(port, port + 5), strict=True))
     options: dict[str, object] = {
@@ -228,7 +230,12 @@ def _spawn(
     # garbage all the time, as the runtime counts memory that the process never touched: 13 % of a
     # core when idle, instead of 0.4 %.
     child = spawn(
-        [program, "mini", *(f"-{name}={value}" for name, value in options.items())],
+        [
+            program,
+            "-logdir=../logs",
+            "mini",
+            *(f"-{name}={value}" for name, value in options.items()),
+        ],
         folder / "server.log",
         environment={**mine, "GOMEMLIMIT": "300MiB", "GOGC": "50", **mutual_tls(folder)},
         folder=folder / "data",

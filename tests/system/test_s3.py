@@ -286,6 +286,7 @@ def test_up_serves_until_down_and_keeps_what_is_in_it(desk: Desk) -> None:
             == (folder / "identities.json").stat().st_mode & 0o777
             == 0o600
         )
+        assert (folder / "logs" / "weed.INFO").exists(), "not in the folder for temporary files"
         secret = (folder / "credentials").read_text().split()[-1]
         assert secret not in said
         assert secret.encode() not in b"".join(
