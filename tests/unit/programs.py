@@ -79,7 +79,7 @@ def rows(office: Office, trial: int = 0) -> list[tuple[int, float]]:
 def alive(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it ends just now
         return False
 
 
