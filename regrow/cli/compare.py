@@ -54,7 +54,7 @@ def compare(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME...", help="Two or more experiments; NAME@STATE for another root"
+            metavar="NAME", help="Two or more experiments; NAME@STATE for another root"
         ),
     ],
     state: options.State = None,

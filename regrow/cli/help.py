@@ -25,7 +25,7 @@ class Command(TyperCommand):
             if ctx.ignore_unknown_options and parameter.nargs == -1:
                 continue  # another program's arguments
             if any(isinstance(one, str) and not one.strip() for one in values):
-                metavar = (parameter.metavar or str(parameter.name).upper()).strip("[].")
+                metavar = parameter.metavar or str(parameter.name).upper()
                 name = parameter.opts[0] if parameter.param_type_name == "option" else metavar
                 raise UserError(f"{name}: is empty; give a value, or leave it out")
         return super().parse_args(ctx, args)

@@ -30,7 +30,7 @@ from regrow.tasks.process import disk
 def note(
     name: options.Name,
     words: Annotated[
-        str, typer.Argument(metavar="[TEXT]", help="The note, in quotes", show_default=False)
+        str, typer.Argument(metavar="TEXT", help="The note, in quotes", show_default=False)
     ] = "",
     tag: Annotated[list[str] | None, option("Give it this tag; may be repeated")] = None,
     untag: Annotated[list[str] | None, option("Take this tag away; may be repeated")] = None,
@@ -107,7 +107,7 @@ def mv(
 
 
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The experiments' names")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="The experiments' names")],
     state: options.State = None,
     yes: options.Yes = False,
 ) -> None:

@@ -48,7 +48,7 @@ def trial(
     name: options.Name,
     number: Annotated[
         int | None,
-        typer.Argument(metavar="[N]", min=0, help="The trial's number", show_default=False),
+        typer.Argument(metavar="N", min=0, help="The trial's number", show_default=False),
     ] = None,
     drop: Annotated[
         bool,
