@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from regrow.flows.coordinator import ledger as ledgers
+from regrow.flows.coordinator.coordinator import METER_SECONDS
 from regrow.flows.coordinator.ledger import Ledger
 from regrow.infra.log.log import Superseded
 from regrow.infra.log.reading import read_events, survey
@@ -21,6 +22,7 @@ from regrow.search.events import (
     Created,
     Ended,
     Excluded,
+    Metered,
     Opened,
     Place,
     Queued,
@@ -31,6 +33,7 @@ from regrow.search.events import (
 )
 from regrow.search.history.orders import TrialOrder
 from regrow.search.lifecycle import TrialState
+from regrow.search.measured import Traffic
 from regrow.search.planning.verify import verify
 from regrow.tasks.errors import UserError
 from regrow.tasks.ports.messages import Progress
@@ -474,6 +477,26 @@ def test_values_that_are_queued_after_the_end_leave_the_log_closed(make: Make) -
     office.wait(office.coordinator.queue({"x": 0.5}, {}))
     assert isinstance(office.events[-1], Queued), "the next session uses them"
     assert isinstance(survey(office.store).last, Closed)
+
+
+class Bucket(GatedStore):
+    """Two writes since it was last asked."""
+
+    def pop_traffic(self) -> Traffic:
+        return Traffic(writes=2)
+
+
+def test_requests_of_driver_and_coordinator_add_up_in_an_event_a_minute(make: Make) -> None:
+    office = make(store=Bucket(), store_prices={"per_1000_writes": 1})
+
+    def asked(writes: int) -> list[int]:
+        office.wait(office.coordinator.instructions(0.0, traffic=Traffic(writes=writes)))
+        return [e.traffic.writes for e in office.events if isinstance(e, Metered)]
+
+    before = asked(3)
+    assert asked(4) == before, "a minute is not over"
+    office.monotonic += METER_SECONDS
+    assert asked(5) == [*before, 3 + 4 + 5 + 2]
 
 
 def test_what_the_end_of_a_session_takes_is_recorded_if_it_has_a_deadline(make: Make) -> None:
