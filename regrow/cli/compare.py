@@ -53,9 +53,7 @@ FOLDED = 24
 def compare(
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME", help="Two or more experiments; NAME@STATE for another root"
-        ),
+        typer.Argument(metavar="NAME", help="Two or more experiments; NAME@STATE for another root"),
     ],
     state: options.State = None,
     as_json: options.Json = False,
