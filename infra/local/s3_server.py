@@ -199,7 +199,7 @@ def _spawn(
 ) -> tuple[S3Server, subprocess.Popen[bytes]]:
     (folder / "data").mkdir(exist_ok=True)
     shutil.rmtree(folder / "logs", ignore_errors=True)  # of earlier starts; each writes new files
-    (folder / "logs").mkdir()
+    (folder / "logs").mkdir(exist_ok=True)
     _make_credentials(folder)
     ports = dict(zip(("s3", *_PARTS), range(port, port + 5), strict=True))
     options: dict[str, object] = {
